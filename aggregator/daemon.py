@@ -407,7 +407,8 @@ class Daemon:
         if (message := ledger.message(ref)) is None:
             raise ValueError(f"{ref.path} was not answered")
         self._limit(round_no)  # with the images that the answer is scored with: they may be others after a restart
-        return self._engine.check(message, site, partial(ledger.path, ref), score=self._heldout.score)
+        images = training_images(ledger, self._run.run)
+        return self._engine.check(message, site, partial(ledger.path, ref), score=self._heldout.score, images=images)
 
     def _limit(self, round_no: int) -> float | None:
         """Return what a score must exceed in a round; None in the closing one, if that would follow from an aggregate.

@@ -18,7 +18,7 @@ from shared.doors import yaml_text
 from shared.errors import ConfigurationError
 from shared.exchange.reading import KEPT_BYTES, dump_values, parse_yaml
 from shared.exchange.records.run import RunConfiguration
-from shared.learning.methods import open_method
+from shared.learning.methods import open_method, usual_options
 from shared.learning.methods.terms import MethodOptions
 from shared.learning.tasks import TASK_NAMES
 from shared.learning.tasks.terms import EXTERNAL, Options
@@ -195,7 +195,7 @@ def filled_in(answers: Answers, start: Mapping[str, str] | None = None) -> str:
     if earlier is not None:
         chosen["task_options"] = earlier.network_of(chosen["task_options"])
     method = open_method(answers.method, {})
-    options = method.options.model_dump(mode="json") | _own_choices(chosen)
+    options = usual_options(answers.method) | _own_choices(chosen)
     wanted = chosen | {
         "run": answers.run,
         "method": answers.method,
@@ -242,7 +242,7 @@ def _for_sgd(rate: Mapping[str, Any]) -> dict[str, Any]:
 
 def _own_choices(said: Mapping[str, Any]) -> dict[str, Any]:
     """Return what settings say about all methods, apart from what theirs takes by default: any method takes it."""
-    usual = open_method(said["method"], {}).options.model_dump(mode="json")
+    usual = usual_options(said["method"])
     options = said["method_options"].items()
     return {name: value for name, value in options if name in MethodOptions.model_fields and value != usual[name]}
 

@@ -49,9 +49,11 @@ from shared.learning.measures import task_of
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors, round_tensors
+from shared.learning.new_runs import as_of_now
 from shared.learning.plugins import required_by
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
+from shared.learning.schedules import scored_rounds
 from shared.learning.sharing import build_network, sharing
 from shared.learning.targets import classes_text, target_counts
 from shared.learning.tasks import task_named, task_names
@@ -110,6 +112,9 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     if configuration is None or run is None:
         raise ConfigurationError(problems)
     _found(problems, partial(permit_plugins, configuration, run), f"{run_yaml}: ")
+    store, written = RunStore(work, run.run), run
+    if not (goes_on := store.was_begun_as(run)):
+        run = _found([], partial(as_of_now, run)) or run  # an unknown task or method is told below
     problems += run_problems(run, configuration, work, str(run_yaml))
     problems += _open_runs(work, run, run_yaml)
     problems += _site_problems(work, run, configuration)
@@ -118,8 +123,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     if begun is None or problems:
         raise ConfigurationError(problems)
     task, method, model, images, sha256 = begun
-    store = RunStore(work, run.run)
-    written, run = run, run if store.was_begun_as(run) else in_full(run)
+    run = run if goes_on else in_full(run)
     division = sharing(task, method, model)
     store.require_same(run, division)
     is_new = not store.aggregate_path(0).exists()
@@ -246,6 +250,12 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(prepared.by_default)}")
     if run.task != EXTERNAL:
         yield _steps(requirements(run))
+    if run.score_every is not None:
+        yield _about_scoring(run)
+    options = prepared.method.options
+    if getattr(options, "weighted", False):
+        what_to_do = "set mean_images to about the mean of your sites' training images"
+        yield Finding("note", f"weighted: a site of {options.mean_images} training images counts as one; {what_to_do}")
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
         yield Finding("note", f"quorum: all {pluralize(run.quorum, 'site')}; {waits}")
@@ -255,6 +265,18 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     down, up = (size_text(size) for size in _sizes_of_a_round(prepared))
     form = f" as {run.wire.numbers}" + (", before compression" if run.wire.compression != "none" else "")
     yield Finding("note", f"weights: each round sends {down} to a site and {up} back{form}; {_kept(run)}")
+
+
+def _about_scoring(run: RunConfiguration) -> Finding:
+    """Say what a run saves whose sites do not score every round."""
+    scored = scored_rounds(run) + 1
+    saved = run.rounds + 1 - scored
+    text = (
+        f"score_every: sites score validation and test images in {pluralize(scored, 'round')} of {run.rounds + 1}, the "
+        f"first and the closing one among them, which saves {saved / (run.rounds + 1):.0%} of the scoring; the model "
+        "is chosen among the aggregates that are scored"
+    )
+    return Finding("note", text)
 
 
 def _steps(required: Requirements) -> Finding:

@@ -18,6 +18,7 @@ from shared.errors import ConfigurationError
 from shared.exchange.reading import check_record
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.tables import SPLITS, MetricsRow
+from shared.learning.new_runs import as_of_now
 from shared.learning.plugins import permit_installed
 from shared.learning.run_checks import check_together
 from shared.learning.tasks.contract import Evaluation
@@ -109,7 +110,7 @@ def simulate(
         DataError: every problem of some site's images, or of the held-out ones.
     """
     permit_installed()
-    configuration = _configuration(run, sites)
+    configuration = as_of_now(_configuration(run, sites))
     check_together(configuration)
     if configuration.trainer is not None:
         raise ConfigurationError(["trainer: a simulation trains by PyTorch; leave it out"])

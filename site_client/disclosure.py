@@ -13,6 +13,7 @@ import numpy as np
 
 from shared.exchange.records.answers import Quantiles, Reliability
 from shared.exchange.records.run import RoundConfiguration
+from shared.exchange.records.values import most
 from shared.exchange.tables import DECIMALS, EPSILON, LARGEST_LOSS, SPLITS, MetricsRow, Split, write_metrics
 from shared.learning.data.splits import unit_of
 from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CHOSEN, OF_CLASS, Score, ranking
@@ -26,6 +27,11 @@ from site_client.configuration import Policy
 def count_text(images: int, policy: Policy) -> str:
     """Return a number of images as it may leave the hospital."""
     return str(images) if images >= policy.minimum_count else f"fewer than {max(policy.minimum_count, 2)}"
+
+
+def told_images(images: int, policy: Policy) -> int:
+    """Return as how many images counts what ``count_text`` says, at both ends."""
+    return most(count_text(images, policy))
 
 
 @dataclass(frozen=True)
@@ -77,21 +83,32 @@ class ScoreTable:
             for name, score in evaluation.scores.items()
             if name not in losses
         }
-        self._rows.append(
-            MetricsRow(
-                round_no=self._configuration.round,
-                epoch=epoch,
-                split=split,
-                images=count_text(evaluation.images, self._policy),
-                learning_rate=self._configuration.learning_rate,
-                loss=self._shown(_cut(Score(evaluation.loss, evaluation.images))),
-                scores={name: None if name in self._kept_back[split] else value for name, value in scores.items()}
-                | {name: self._shown(_cut(score)) for name, score in losses.items()},
-            )
+        told = {name: None if name in self._kept_back[split] else value for name, value in scores.items()}
+        told |= {name: self._shown(_cut(score)) for name, score in losses.items()}
+        loss = self._shown(_cut(Score(evaluation.loss, evaluation.images)))
+        self._rows.append(self._row(epoch, split, evaluation.images, loss, told))
+
+    def _row(
+        self, epoch: int, split: Split, images: int, loss: float | None, scores: dict[str, float | None]
+    ) -> MetricsRow:
+        return MetricsRow(
+            round_no=self._configuration.round,
+            epoch=epoch,
+            split=split,
+            images=count_text(images, self._policy),
+            learning_rate=self._configuration.learning_rate,
+            loss=loss,
+            scores=scores,
         )
 
-    def spent(self, epsilon: float) -> None:
-        """Tell in the last row what the site has spent of its images' privacy, rounded up; that is about no image."""
+    def spent(self, epsilon: float, images: int) -> None:
+        """Tell in the last row what the site has spent of its images' privacy, rounded up; that is about no image.
+
+        A round that is not scored has no row yet: then one is of so many training images, as its consent, and tells no
+        score of them.
+        """
+        if not self._rows:
+            self._rows.append(self._row(self._configuration.epochs, "train", images, None, {}))
         last = self._rows.pop()
         told = math.ceil(epsilon * 10**DECIMALS) / 10**DECIMALS
         self._rows.append(replace(last, scores=last.scores | {EPSILON: told}))

@@ -30,16 +30,18 @@ from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local, Method, Tensors
 from shared.learning.metrics import ood_auroc
 from shared.learning.model_files import load_tensors, save_tensors
-from shared.learning.objectives import Objective, Weighted, balanced_weights
+from shared.learning.objectives import Objective, Weighted, annealed, balanced_weights
 from shared.learning.optimizers import new_optimizer, read_memory, remembered, restore_memory
 from shared.learning.private_gradients import Secret
 from shared.learning.private_training import PrivateRound
 from shared.learning.reliability import MeasuredUncertainty, image_uncertainty, measure_uncertainty
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
+from shared.learning.schedules import is_scored
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import build_network, grouped, staying
 from shared.learning.targets import target_counts
+from shared.learning.tasks.classification import balanced
 from shared.learning.tasks.contract import Dataset, Evaluation, Sample, Task
 from shared.learning.tasks.terms import Options
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
@@ -47,7 +49,7 @@ from shared.service import alive
 from site_client import store
 from site_client.apart import AnswerT, Progress, Question, answered
 from site_client.configuration import FILE, Policy, SiteConfiguration, computing_of
-from site_client.disclosure import Counts, ScoreTable, reliability
+from site_client.disclosure import Counts, ScoreTable, reliability, told_images
 from site_client.policy import excesses
 
 logger = logging.getLogger(__name__)
@@ -158,6 +160,7 @@ class Trainer:
             DataError: every problem found.
         """
         dataset: Dataset = self.task.open_dataset(self.data, self.options, members)
+        dataset = balanced(dataset, self.options, self.run.seed)
         if self.ood is None:
             return dataset
         chosen = members.get("foreign", {})
@@ -186,12 +189,10 @@ class Trainer:
         load_tensors(network, self.sharing.shared, received)
         return self.computing.place(network)
 
-    def _arrived(self, dataset: Dataset, received: Path, start: Path | None, personal: Path | None) -> nn.Module:
-        """Return the same with BatchNorm's statistics measured here, where the run says so."""
-        network = self.network(len(dataset.classes), received, start, personal)
+    def _refresh(self, network: nn.Module, dataset: Dataset) -> None:
+        """Measure the BatchNorm of a network that arrived on the site's own images, where the run says so."""
         if self.method.options.refresh_batch_norm == "on_arrival":
             measure_statistics(self.task, network, dataset.train, self.computing)
-        return network
 
     def _untrained(self, classes: int) -> nn.Module:
         is_private = self.run.privacy is not None
@@ -289,7 +290,7 @@ class Trainer:
         with self._private(network, dataset, configuration, len(phases)) as private:
             self._train(this, optimizer, phases, on_progress, private)
             if private:
-                table.spent(private.epsilon(trained_before + 1))
+                table.spent(private.epsilon(trained_before + 1), len(dataset.train))
         # 4. Finish: what the method sends beside the model, and what it keeps for its next round.
         if phases:
             self.method.finish(local)
@@ -313,21 +314,31 @@ class Trainer:
         return this.table
 
     def _receive(self, dataset: Dataset, configuration: RoundConfiguration, files: Files) -> _Round:
-        network = self._arrived(dataset, files.received, files.start, files.personal)
+        network = self.network(len(dataset.classes), files.received, files.start, files.personal)
         local = self._local(network, dataset, configuration.round, files)
-        objective = self._objective(dataset, configuration.round)
+        steps_before = self._epoch(configuration, dataset, 1, configuration.round).steps_before(dataset.train)
+        objective = annealed(self._objective(dataset, configuration.round), steps_before)
         table = ScoreTable(configuration, self.policy, dataset, own=self.run.scores)
         return _Round(local, dataset, configuration, objective, table)
 
     def _measure(self, this: _Round) -> dict[str, bytes]:
-        """Score the received model, and measure what the method asks for; return the tables beside the metrics."""
+        """Score the received model, in a round that is scored, and measure what the method asks for.
+
+        Returns:
+            The tables beside the metrics.
+        """
         network, dataset, tables = this.local.network, this.dataset, {}
+        if self.method.measures_received:
+            self.method.measure(this.local)
+        self._refresh(network, dataset)
         if self.method.sends_reliability:  # θ, FedUAA
             measured = self.measure_uncertainty(network, dataset)
             tables[names.RELIABILITY] = dump_yaml(reliability(measured, self.policy))
-        self.method.measure(this.local)
-        this.table.add(0, "validation", self._evaluate(this, dataset.validation))
-        this.table.add(0, "test", self._with_ood(network, dataset, self._evaluate(this, dataset.test)))
+        if not self.method.measures_received:
+            self.method.measure(this.local)
+        if is_scored(self.run, this.configuration.round):
+            this.table.add(0, "validation", self._evaluate(this, dataset.validation))
+            this.table.add(0, "test", self._with_ood(network, dataset, self._evaluate(this, dataset.test)))
         return tables
 
     def _evaluate(self, this: _Round, samples: Sequence[Sample]) -> Evaluation:
@@ -352,7 +363,7 @@ class Trainer:
         on_progress: OnProgress,
         private: PrivateRound | None,
     ) -> None:
-        """Train one epoch for each phase, and validate after each."""
+        """Train one epoch for each phase, and validate after each, in a round that is scored."""
         train = private.train_epoch if private else train_epoch
         for number, moving in enumerate(phases, 1):
             _let_move(this.local.network, moving)
@@ -366,14 +377,15 @@ class Trainer:
                 this.local,
                 optimizer,
                 this.dataset.train,
-                epoch=self._epoch(this.configuration, this.dataset, number),
+                epoch=self._epoch(this.configuration, this.dataset, number, this.configuration.round),
                 objective=this.objective,
                 on_batch=on_batch,
                 computing=self.computing,
             )
             if trained is not None:
                 this.table.add(number, "train", trained)
-            this.table.add(number, "validation", self._evaluate(this, this.dataset.validation))
+            if is_scored(self.run, this.configuration.round):
+                this.table.add(number, "validation", self._evaluate(this, this.dataset.validation))
 
     def final_network(
         self,
@@ -393,7 +405,8 @@ class Trainer:
             received: the chosen model.
             state: what came with it.
         """
-        network = self._arrived(dataset, received, start, personal)
+        network = self.network(len(dataset.classes), received, start, personal)
+        self._refresh(network, dataset)
         objective = self._objective(dataset, self.run.rounds)
         optimizer, count = self._optimizer(network), self.method.options.fine_tuning_epochs
         for number in range(1, count + 1):
@@ -407,7 +420,7 @@ class Trainer:
                 Local(network),
                 optimizer,
                 dataset.train,
-                epoch=self._epoch(configuration, dataset, "fine-tuning", number),
+                epoch=self._epoch(configuration, dataset, number, self.run.rounds + 1, "fine-tuning"),
                 objective=objective,
                 on_batch=on_batch,
                 computing=self.computing,
@@ -453,15 +466,19 @@ class Trainer:
     def _optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         return new_optimizer(network, self.options, self.run.learning_rate.initial)
 
-    def _epoch(self, configuration: RoundConfiguration, dataset: Dataset, *purpose: int | str) -> Epoch:
+    def _epoch(
+        self, configuration: RoundConfiguration, dataset: Dataset, number: int, round_no: int, *purpose: str
+    ) -> Epoch:
+        """Return an epoch, by its number from 1 in a round; fine-tuning comes after the last one."""
         return Epoch(
             learning_rate=configuration.learning_rate,
             batch_size=configuration.batch_size,
-            seed=seed_for(configuration.seed, *purpose),
+            seed=seed_for(configuration.seed, *purpose, number),
             augmentation=self.task.augmentation(configuration.augmentation).for_images(len(dataset.train)),
             repeats=dataset.repeats,
             max_grad_norm=self.options.max_grad_norm,
             refreshes=self.method.options.refresh_batch_norm != "never",
+            epochs_before=(round_no - 1) * self.method.epochs(self.run.epochs) + number - 1,
         )
 
     def _local(self, network: nn.Module, dataset: Dataset, round_no: int, files: Files) -> Local:
@@ -480,6 +497,7 @@ class Trainer:
             round_no=round_no,
             batches=batches,
             minimum_count=self.policy.minimum_count,
+            images=told_images(len(dataset.train), self.policy),
             numbers=self.run.wire.numbers,
         )
 

@@ -22,6 +22,7 @@ from shared.exchange.signing import digest_of
 from shared.learning.data.splits import Folds
 from shared.learning.methods import REFERENCES, files_behind, method_names, open_method
 from shared.learning.metrics import OF_CLASS
+from shared.learning.new_runs import as_of_now
 from shared.learning.objectives import CrossEntropy
 from shared.learning.run_checks import check_together
 from shared.learning.tasks import task_named
@@ -130,6 +131,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         try:
             run = check_record(values, RunConfiguration, f"arms: {label}")
             _check(run, has_heldout=heldout is not None)
+            run = as_of_now(run)
             own = {"run": run, "methods": _methods(run), IMAGES_PER_SITE: arm.get(IMAGES_PER_SITE)}
             configuration = check_record(common | own, CellConfiguration, f"arms: {label}")
         except ConfigurationError as error:

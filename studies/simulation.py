@@ -48,6 +48,7 @@ from shared.learning.schedules import round_configuration
 from shared.learning.seeds import no_secret, split_seed
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
+from shared.learning.tasks.classification import balanced
 from shared.learning.tasks.contract import Dataset, Evaluation, Task, members_anew
 from shared.learning.tolerance import HeldOutSet
 from shared.learning.training import evaluate
@@ -226,7 +227,9 @@ def open_public(task: Task, folder: Path, run: RunConfiguration, site: str) -> D
     Raises:
         DataError: every problem of the images, or the sets cannot be made.
     """
-    return task.open_dataset(folder, task.options(run.task_options), public_members(task, folder, run, site))
+    options = task.options(run.task_options)
+    dataset = task.open_dataset(folder, options, public_members(task, folder, run, site))
+    return balanced(dataset, options, run.seed)
 
 
 def public_members(task: Task, folder: Path, run: RunConfiguration, site: str) -> Members:

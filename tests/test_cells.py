@@ -23,6 +23,7 @@ from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from shared.folder.lock import LOCK
+from shared.learning.new_runs import as_of_now
 from studies import daemons
 from studies.configuration import read_study
 from studies.daemons import FOLDERS, run_exchange
@@ -38,6 +39,7 @@ from tests.learning.small_sites import write_small
 SITES = ("north", "south")
 RUNS = {
     "mean": run_configuration(rounds=2, keep="last 1", tolerance=None),
+    "not scored in round 2": run_configuration(rounds=2, score_every=2, tolerance=None),
     "scaffold, rounded and encrypted": run_configuration(
         rounds=2,
         method="scaffold",
@@ -68,7 +70,7 @@ def folder_of(home: Path, site: str) -> LocalFolder:
 
 @pytest.mark.parametrize("case", RUNS)
 def test_over_folders_a_run_comes_to_the_same_as_without(case: str, tmp_path: Path) -> None:
-    run = RUNS[case]
+    run = as_of_now(RUNS[case])  # as `launch` has it
     data, home = data_of(run, tmp_path / "data"), tmp_path / "home"
     found = run_exchange(run, data, home)
     rounds = run_rounds(run, data, tmp_path / "rounds")

@@ -20,7 +20,7 @@ from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
 from shared.exchange.records.run import Cosine, Falling, RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.folder.durable import write_file
-from shared.learning.methods import method_names, open_method
+from shared.learning.methods import method_names, open_method, usual_options
 from shared.learning.model_files import save_tensors
 from shared.learning.run_checks import check_together
 from shared.learning.sharing import build_network, sharing
@@ -78,7 +78,7 @@ def test_every_method_gets_its_options_and_keeps_every_comment(task: str, method
     assert (run.run, run.method, run.sites, run.rounds) == ("1e3", method, list(SITES), 5)
     assert run.quorum == (1 if method == "sequential" else 2)
     as_it_is = parse_yaml(template(task).encode(), RunConfiguration, "template")
-    assert run.method_options == open_method(method, {}).options.model_dump(mode="json") | CHOSEN.get(task, {})
+    assert run.method_options == usual_options(method) | CHOSEN.get(task, {})
     gone = tuple(f"  {option}: " for option in as_it_is.method_options.keys() - run.method_options.keys())
     kept = "\n".join(line for line in template(task).splitlines() if not line.startswith(gone))
     assert comments(kept) == [each for each in comments(text) if f" of {method};" not in each]
@@ -136,6 +136,7 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     result = command("validate", output, "--work", prepared)
     assert result.exit_code == 0, result.output
     assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 1 round\n" in result.output
+    assert "score_every" not in result.output
     assert "steps: a site with 20 training images takes 60 of them in the whole run, which may be too" in result.output
     assert re.search(
         r"note     held-out set: 4 images; background: \d\d% of pixels, vessel: [\d.]+% of pixels\n", result.output
@@ -257,6 +258,21 @@ def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
     path.write_text("run: Mine\n")
     both = command("validate", path, "--work", work).output
     assert f"{work / 'aggregator.yaml'}: federation: is missing" in both and f"{path}: method: is missing" in both
+
+
+def test_what_scoring_fewer_rounds_saves_is_told(prepared: Path, tmp_path: Path) -> None:
+    path = tmp_path / "RUN.yaml"
+    path.write_bytes(dump_yaml(run_configuration(run="rare", sites=["north"], quorum=1, rounds=19, score_every=10)))
+    output = command("validate", path, "--work", prepared).output
+    assert (
+        "score_every: sites score validation and test images in 3 rounds of 20, the first and the closing one" in output
+    )
+    assert "which saves 85% of the scoring" in output
+    assert "weighted" not in output
+    weighted = run_configuration(run="weighted", method="feddc", sites=["north"], quorum=1)
+    path.write_bytes(dump_yaml(weighted))
+    output = command("validate", path, "--work", prepared).output
+    assert "weighted: a site of 100 training images counts as one; set mean_images" in output
 
 
 def test_what_is_no_run_yet_is_looked_at_as_far_as_it_goes(prepared: Path, tmp_path: Path) -> None:

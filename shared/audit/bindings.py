@@ -38,6 +38,7 @@ from shared.learning.answers import REASONS, SOUND, UNANSWERED, comparison, limi
 from shared.learning.choice import received_rows, validation_means
 from shared.learning.combinations import open_rule
 from shared.learning.methods import terms_class
+from shared.learning.schedules import is_scored
 from shared.learning.spoilers import TOGETHER
 from shared.learning.tasks import SELECTION_SCORES
 
@@ -94,7 +95,14 @@ def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterat
             require_learning_rate(table, names.METRICS, configuration.learning_rate)
         except RejectedError as error:
             yield names.METRICS, error.reason
-    if table and not any((row.epoch, row.split) == (0, "validation") for row in table):
+    tells = any(row.split != "train" for row in table)
+    if not is_scored(run, message.ref.round_no):
+        if tells:
+            yield (
+                names.METRICS,
+                f"tells scores in a round in which the run, by score_every: {run.score_every}, asks none",
+            )
+    elif table and not any((row.epoch, row.split) == (0, "validation") for row in table):
         yield names.METRICS, "does not tell how the received model did on the validation images"
     consent = reading.record_or_none(MessageRef("consent", run.run), Consent)
     if consent is not None and reading.opened.protocol > 1:  # until then images could be added while a run went on

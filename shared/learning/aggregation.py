@@ -169,12 +169,13 @@ class Aggregation:
         is_here = all(before[group].exists() for group in (MODEL, *self._sharing.to_site))
         return is_here or type(self._method).implausible is Method.implausible
 
-    def require_plausible(self, ref: MessageRef, site: str, files: Mapping[str, Path]) -> None:
+    def require_plausible(self, ref: MessageRef, site: str, files: Mapping[str, Path], images: int) -> None:
         """Demand of what a site sent beside its trained model that it can follow from that.
 
         Args:
             place: where the answer lies.
             files: by group, in the plain form, checked.
+            images: on how many the site has said that it trains.
 
         Raises:
             RejectedError: it cannot.
@@ -185,6 +186,7 @@ class Aggregation:
             before=self._before(ref.round_no, self._store.aggregate_for(ref.round_no - 1, site)),
             sent=files,
             rate=round_configuration(self._run, ref.round_no, site).learning_rate,
+            images=images,
             numbers=self._run.wire.numbers,
         )
         if found is not None:

@@ -14,7 +14,11 @@ def even_parts(items: list[Item], largest: int) -> list[list[Item]]:
     No part is larger than ``largest``, except by one rather than leave a single item over, because a BatchNorm cannot
     learn from a batch of one.
     """
-    count = math.ceil(len(items) / largest)
-    if largest > 1:
-        count = min(count, max(1, len(items) // 2))
+    count = count_of_parts(len(items), largest)
     return [items[len(items) * index // count : len(items) * (index + 1) // count] for index in range(count)]
+
+
+def count_of_parts(items: int, largest: int) -> int:
+    """Return into how many parts ``even_parts`` divides so many items."""
+    count = math.ceil(items / largest)
+    return min(count, max(1, items // 2)) if largest > 1 else count

@@ -152,6 +152,7 @@ class _Sent:
     files: Files
     opened: Callable[[Path], TensorFile]
     rate: float
+    images: int
     numbers: Numbers
 
     def before(self, group: str = MODEL) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -169,7 +170,7 @@ class _Sent:
 
 
 def implausible(
-    method: Method, parameters: TensorList, *, before: Files, sent: Files, rate: float, numbers: Numbers
+    method: Method, parameters: TensorList, *, before: Files, sent: Files, rate: float, images: int, numbers: Numbers
 ) -> tuple[str, str] | None:
     """Return what one site sent beside its model that cannot follow from that: the group and the parameter, or None.
 
@@ -177,6 +178,7 @@ def implausible(
         before: what it received, by group.
         sent: checked files in the plain form, likewise.
         rate: the round's learning rate.
+        images: on how many the site has said that it trains.
     """
     if type(method).implausible is Method.implausible:
         return None
@@ -184,7 +186,7 @@ def implausible(
     for name, tensor in parameters.tensors.items():
         size = count_of(tensor.shape)
         for start in range(0, size, PART):
-            part = _Sent(name, start, min(PART, size - start), before, sent, opened, rate, numbers)
+            part = _Sent(name, start, min(PART, size - start), before, sent, opened, rate, images, numbers)
             if (group := method.implausible(part)) is not None:
                 return group, name
     return None

@@ -51,8 +51,8 @@ class EvidentialTerms:
     kl_to_uniform: Tensor
     tempered_cross_entropy: Tensor
 
-    def total(self, kl_weight: float) -> Tensor:
-        """(N,) L_Ice + λ·L_KL + L_Tce.
+    def total(self, kl_weight: float, *, tempered: bool = True) -> Tensor:
+        """(N,) L_Ice + λ·L_KL + L_Tce, or without the last.
 
         Args:
             kl_weight: λ in [0, 1].
@@ -62,7 +62,8 @@ class EvidentialTerms:
         """
         if not 0 <= kl_weight <= 1:
             raise ValueError(f"kl_weight must be in [0, 1], got {kl_weight}")
-        return self.integrated_cross_entropy + kl_weight * self.kl_to_uniform + self.tempered_cross_entropy
+        untempered = self.integrated_cross_entropy + kl_weight * self.kl_to_uniform
+        return untempered + self.tempered_cross_entropy if tempered else untempered
 
 
 def evidence(logits: Tensor) -> Tensor:
@@ -178,23 +179,23 @@ def evidential_terms(logits: Tensor, targets: Tensor, temperature: float = TEMPE
     )
 
 
-def annealing(round_index: int, anneal_rounds: int) -> float:
-    """λ = min(1, t / anneal_rounds): 0 in the first round, 1 from round ``anneal_rounds`` on.
+def annealing(done: int, until: int) -> float:
+    """λ = min(1, done / until): 0 in the beginning, 1 once ``until`` steps, or rounds, are over.
 
-    The paper says "from 0, gradually to 1"; its code takes t / (T + 1) with t from 1 to T, which is neither 0 nor 1.
+    The paper says "from 0, gradually to 1"; its code takes t / (T + 1) of round t of T, which is neither 0 nor 1. A
+    round may be four steps or four hundred. With nothing learnt yet λ = 1 is made small by evidence for no class at
+    all, u = 0.85, from where softplus hardly moves: λ that grows faster than a network learns keeps it from learning.
 
     Args:
-        round_index: t, the round counted from 0.
-        anneal_rounds: >= 1.
+        done: steps, or rounds, that are over.
+        until: >= 1.
 
     Raises:
         ValueError: an argument is outside its range.
     """
-    if round_index < 0 or anneal_rounds < 1:
-        raise ValueError(
-            f"annealing needs round_index >= 0 and anneal_rounds >= 1, got {round_index} and {anneal_rounds}"
-        )
-    return min(1.0, round_index / anneal_rounds)
+    if done < 0 or until < 1:
+        raise ValueError(f"annealing needs done >= 0 and until >= 1, got {done} and {until}")
+    return min(1.0, done / until)
 
 
 def _tempered(belief: Tensor, temperature: float) -> Tensor:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shared.learning.losses import dirichlet, evidence, evidential_terms, tempered_belief
+from shared.learning.losses import annealing, dirichlet, evidence, evidential_terms, tempered_belief
 
 LOSS = "loss"
 IGNORED = 255
@@ -78,22 +78,31 @@ class Evidential(_OfTargets):
     Args:
         temperature: τ > 0 of the tempered belief.
         kl_weight: λ in [0, 1].
+        anneal_steps: a site's steps in which λ goes from 0 to 1, where it goes by steps; see ``annealed``.
+        tempered: whether L_Tce is a part of the loss, and probabilities are the tempered belief; else the loss is
+            L_Uce = L_Ice + λ · L_KL, the paper's "EU", and probabilities are the Dirichlet's mean, α / S.
     """
 
     temperature: float
     kl_weight: float
+    anneal_steps: int | None = None
+    tempered: bool = True
 
     def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         parts = evidential_terms(logits, targets, temperature=self.temperature)
+        tempered = {"loss_tce": parts.tempered_cross_entropy} if self.tempered else {}
         return {
-            LOSS: parts.total(self.kl_weight),
+            LOSS: parts.total(self.kl_weight, tempered=self.tempered),
             "loss_ice": parts.integrated_cross_entropy,
             "loss_kl": parts.kl_to_uniform,
-            "loss_tce": parts.tempered_cross_entropy,
+            **tempered,
         }
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        return tempered_belief(dirichlet(evidence(logits)).belief, self.temperature)
+        opinion = dirichlet(evidence(logits))
+        if not self.tempered:
+            return opinion.alpha / opinion.strength[:, None]
+        return tempered_belief(opinion.belief, self.temperature)
 
     def uncertainty(self, logits: Tensor) -> Tensor:
         return dirichlet(evidence(logits)).uncertainty
@@ -196,6 +205,17 @@ class Ensemble:
 
 def _summed(of_members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([terms[name] for terms in of_members]).sum(dim=0) for name in of_members[0]}
+
+
+def annealed(objective: Objective, steps: int) -> Objective:
+    """Return an objective as it is after so many of a site's steps, >= 0: the same, unless it is annealed by steps."""
+    match objective:
+        case Evidential(anneal_steps=int(until)):
+            return replace(objective, kl_weight=annealing(steps, until))
+        case _Around() | Ensemble():
+            return replace(objective, of=annealed(objective.of, steps))
+        case _:
+            return objective
 
 
 def entropy(probabilities: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from shared.exchange.records.run import Privacy
 from shared.learning.batches import even_parts
 from shared.learning.compute import Computing
 from shared.learning.methods.contract import Local, Method
-from shared.learning.objectives import Objective, loss_of_each_image
+from shared.learning.objectives import Objective, annealed, loss_of_each_image
 from shared.learning.privacy import epsilon, mechanism
 from shared.learning.private_gradients import PrivateGradients, Secret, sampled_batches
 from shared.learning.seeds import seed_for
@@ -93,14 +93,16 @@ class PrivateRound:
         device = device_of(local.network)
         begin_epoch(local, optimizer, epoch)
         batches = sampled_batches(samples, self._mechanism, self._secret.of("epoch", epoch.seed))
+        steps_before = epoch.epochs_before * self._mechanism.steps_per_epoch
         for step, batch in enumerate(batches):
+            present = annealed(objective, steps_before + step)
             varied = replace(epoch, seed=seed_for(epoch.seed, "step", step))
             for number, part in enumerate(even_parts(batch, IMAGES_AT_A_TIME) if batch else []):
                 inputs, targets = task.collate([view_of(task, sample, epoch.first_view, varied) for sample in part])
                 with drawing(computing, seed_for(varied.seed, "dropout", number)):
                     logits, term = method.answer(local, inputs.to(device))
                     logits = logits.float()
-                losses = loss_of_each_image(objective, logits, targets.to(device))
+                losses = loss_of_each_image(present, logits, targets.to(device))
                 self._gradients.add(losses if term is None else losses + term)  # a mean over images: its sum is theirs
             self._gradients.release()
             take_step(method, local, optimizer)

@@ -18,6 +18,7 @@ from shared.learning.methods.contract import Method
 from shared.learning.models.ensembles import answers_of
 from shared.learning.models.lora import LowRankUpdate
 from shared.learning.private_training import IMAGES_AT_A_TIME
+from shared.learning.schedules import scored_rounds
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.terms import Options
@@ -36,6 +37,7 @@ class Requirements:
     Args:
         sharing: which tensors travel and stay, by this software.
         rounds: in which the site trains, at most.
+        scored_rounds: of these, in which it scores its validation and test images.
         epochs: of each round, with those that the method adds.
         views: how often one image, or one moment of a recording, is shown to a network in the whole run, fine-tuning
             too, if none is repeated: in all windows that overlap there, to each member or in each pass.
@@ -51,6 +53,7 @@ class Requirements:
 
     sharing: Sharing
     rounds: int
+    scored_rounds: int
     epochs: int
     views: int
     augmentation: Augmentation
@@ -78,12 +81,12 @@ class Requirements:
             trained: answers with a model.
             validated: answers to the closing round.
         """
-        answers = trained + validated
+        answers, scored = trained + validated, min(trained, self.scored_rounds)
         measured = answers if self.measures else 0
         rows: dict[SplitName, int] = {
             "train": (0 if self.is_private else trained * self.epochs) + measured,
-            "validation": answers + trained * self.epochs + measured,
-            "test": answers,
+            "validation": scored + validated + scored * self.epochs + measured,
+            "test": scored + validated,
         }
         if self.theta_from is not None:
             rows[self.theta_from] += answers
@@ -112,12 +115,14 @@ def requirements(run: RunConfiguration) -> Requirements:
         raise ConfigurationError(
             [f"method: {run.method} has {len(phases)} phases and {epochs} epochs; correct its file"]
         )
-    of_epoch = augmentation.views * options.overlap * answers_of(network)
+    of_epoch = augmentation.views * options.overlap
+    at_once = 1 if epochs > run.epochs else answers_of(network)  # members with epochs of their own learn one at a time
     return Requirements(
         sharing=listed,
         rounds=run.rounds,
+        scored_rounds=scored_rounds(run),
         epochs=epochs,
-        views=(run.rounds * epochs + method.options.fine_tuning_epochs) * of_epoch,
+        views=(run.rounds * epochs * at_once + method.options.fine_tuning_epochs * answers_of(network)) * of_epoch,
         augmentation=augmentation,
         batch_size=run.batch_size,
         parameters=sum(parameter.numel() for parameter in network.parameters()),

@@ -46,6 +46,7 @@ class RoundEngine:
         file: Callable[[str], Path],
         *,
         score: Callable[[Path, str], float | None],
+        images: int,
         form: type[Reliability] = Reliability,
     ) -> Scored:
         """Check one answer by itself.
@@ -54,6 +55,7 @@ class RoundEngine:
             file: where a file of the answer lies, by name.
             score: what its model scores, in [0, 1], by its path and the one to show; raises ``RejectedError`` of one
                 that is not a model of the run.
+            images: on how many the site has said that it trains.
             form: of ``reliability.yaml``.
 
         Returns:
@@ -70,7 +72,7 @@ class RoundEngine:
                     files = self.files(site, ref.round_no, file)
                     scored = score(files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
                     # 3. What came beside the model can follow from how far training has moved that.
-                    self._aggregation.require_plausible(ref, site, files)
+                    self._aggregation.require_plausible(ref, site, files, images)
         except RejectedError as error:
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
         return Scored(score=_text(scored), theta=_text(theta), epsilon=_text(spent), reason="")

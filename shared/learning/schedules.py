@@ -79,3 +79,16 @@ def round_configuration(run: RunConfiguration, round_no: int, site: str) -> Roun
         seed=seed_for(run.seed, round_no, site, "training"),
         augmentation=run.augmentation,
     )
+
+
+def is_scored(run: RunConfiguration, round_no: int) -> bool:
+    """Return whether sites score validation and test images in a round (1-based): with ``score_every`` in the first, in
+    each that comes so many after one, and in the closing round always.
+    """
+    every = run.score_every or 1
+    return round_no > run.rounds or (round_no - 1) % every == 0
+
+
+def scored_rounds(run: RunConfiguration) -> int:
+    """Return in how many training rounds sites score."""
+    return sum(is_scored(run, round_no) for round_no in range(1, run.rounds + 1))

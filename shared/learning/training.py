@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from shared.learning.batch_norm import batch_norms
-from shared.learning.batches import even_parts
+from shared.learning.batches import count_of_parts, even_parts
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.loading import Batch, prepared
 from shared.learning.methods.contract import Local, Method
 from shared.learning.metrics import Score
-from shared.learning.objectives import LOSS, Objective, image_losses
+from shared.learning.objectives import LOSS, Objective, annealed, image_losses
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Evaluation, Sample, SampleT, Scoring, SegmentationTask, Task
 from shared.service import alive
@@ -41,6 +41,7 @@ class Epoch:
         repeats: by id, how often an image is taken where it is more than once.
         max_grad_norm: to which the gradient of a step is clipped, if it is.
         refreshes: whether BatchNorm's statistics are measured anew after it.
+        epochs_before: of the whole run, at this site; each takes as many steps.
     """
 
     learning_rate: float
@@ -50,6 +51,7 @@ class Epoch:
     repeats: Mapping[str, int] = field(default_factory=dict)
     max_grad_norm: float | None = None
     refreshes: bool = True
+    epochs_before: int = 0
 
     @property
     def first_view(self) -> int:
@@ -59,7 +61,14 @@ class Epoch:
     def views(self, sample: Sample) -> Iterator[int]:
         """Yield the views of an image that the model sees; see ``view_of``."""
         first = self.first_view
-        yield from range(first, first + self.augmentation.views * self.repeats.get(sample.id, 1))
+        yield from range(first, first + self._views_of(sample))
+
+    def _views_of(self, sample: Sample) -> int:
+        return self.augmentation.views * self.repeats.get(sample.id, 1)
+
+    def steps_before(self, samples: Sequence[Sample]) -> int:
+        """Return how many steps the epochs before this one take at a site of these training images."""
+        return self.epochs_before * count_of_parts(sum(map(self._views_of, samples)), self.batch_size)
 
 
 def train_epoch(
@@ -95,6 +104,7 @@ def train_epoch(
     whole = [[(sample, None) for sample in batch] for batch in refreshed_by]
     own_part = whole[processes.rank :: processes.count]
     own_draws = (processes.rank,) if processes.rank else ()
+    steps_before = epoch.steps_before(samples)
 
     def prepare(batch: Sequence[tuple[SampleT, int | None]]) -> Batch:
         return task.collate([sample if view is None else view_of(task, sample, view, epoch) for sample, view in batch])
@@ -110,7 +120,7 @@ def train_epoch(
                 with drawing(computing, seed_for(epoch.seed, "dropout", done, *own_draws)):
                     logits, term = answer(inputs)  # (B, K, ...)
                     logits = logits.float()
-                loss, loss_of_image = image_losses(objective, logits, targets)
+                loss, loss_of_image = image_losses(annealed(objective, steps_before + done), logits, targets)
                 optimizer.zero_grad(set_to_none=True)
                 processes.weighed(loss, term, targets).backward()  # type: ignore[no-untyped-call]
                 take_step(method, local, optimizer, epoch.max_grad_norm)

@@ -23,6 +23,7 @@ from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from shared.learning.kept_model import open_model
 from shared.learning.methods import method_class, method_names, open_method
+from shared.learning.new_runs import as_of_now
 from shared.learning.predictions import predict
 from studies.simulation import EVERYONE, run_rounds
 from tests.audit.replaying import not_same, replayed
@@ -207,7 +208,8 @@ def test_the_rounds_in_one_process_end_at_the_same_bytes(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        outcome = run_rounds(federation.run, {site: federation.data / site for site in federation.run.sites}, tmp_path)
+        run = as_of_now(federation.run)  # as `launch` has it
+        outcome = run_rounds(run, {site: federation.data / site for site in federation.run.sites}, tmp_path)
     finally:
         torch.set_num_threads(threads)
     home = tmp_path / "runs" / RUN

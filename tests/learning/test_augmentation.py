@@ -37,6 +37,7 @@ def test_defaults_are_the_papers():
         "contrast": (0.5, 3.0),
         "gamma": (0.4, 1.75),
         "rotation_degrees": (-15.0, 15.0),
+        "translation": (0.0, 0.0),
         "horizontal_flip": 0.5,
         "vertical_flip": 0.5,
         "crops": None,
@@ -63,6 +64,15 @@ def test_contrast_turns_about_the_middle_and_is_never_undone():
     assert image == pytest.approx(np.clip(0.5 + 2 * (IMAGE - 0.5), 0, 1), abs=1e-4)
     faint, _ = augment(IMAGE, MASK, only(contrast=(0.5, 0.5)), 1)
     assert faint.max() < 0.61  # nothing stretches it to 1 again
+
+
+def test_translation_moves_image_and_mask_together_and_fills_up_with_nothing():
+    image, mask = augment(IMAGE, MASK, only(translation=(0.1, 0.1)), 1)
+    assert image[4:, 5:] == pytest.approx(IMAGE[:-4, :-5], abs=1e-4)
+    assert np.array_equal(mask[4:, 5:], MASK[:-4, :-5])
+    assert not image[:4].any() and not mask[:, :5].any()
+    with pytest.raises(ValidationError, match="translation must be two numbers in order"):
+        only(translation=(0.0, 0.6))
 
 
 def test_gamma():

@@ -88,6 +88,7 @@ def test_options_default_to_the_paper():
         "train": "all",
         "head": "released",
         "image_size": 256,
+        "normalise": True,
         "optimizer": "sgd",
         "momentum": 0.0,
         "weight_decay": 0.0,
@@ -313,3 +314,19 @@ def test_global_random_state_neither_matters_nor_changes():
     before = torch.get_rng_state()
     assert digest_of(trained()) == first
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_without_normalisation_the_first_layer_sees_levels_between_0_and_1():
+    """As in the released code; no tensor's name or shape is another, so that published weights fit."""
+    inputs, _ = TASK.collate(samples(4))
+    plain, as_read = (
+        TASK.build_model(SMALL.model_copy(update={"normalise": normalise}), 4, 1).eval() for normalise in (True, False)
+    )
+    assert list(plain.state_dict()) == list(as_read.state_dict())
+    seen = []
+    as_read.encoder.stage1.conv.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    with torch.no_grad():
+        as_read(inputs)
+        assert not torch.equal(plain(inputs), as_read(inputs))
+    levels = torch.stack([torch.from_numpy(sample.image) for sample in samples(4)]).movedim(3, 1) / 255
+    assert torch.allclose(seen[0], levels, atol=1e-6)

@@ -1,5 +1,6 @@
 """FedEE, deep ensembles, Monte Carlo dropout, temperature scaling: their networks, their rules, and who reads them."""
 
+import copy
 import csv
 import math
 from dataclasses import replace
@@ -16,7 +17,7 @@ from shared.exchange.weights import TensorFile
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT
 from shared.learning.kept_model import CARD, KeptCard, open_model
-from shared.learning.methods import method_names, open_method
+from shared.learning.methods import method_names, open_method, usual_options
 from shared.learning.methods.contract import Contribution, Local
 from shared.learning.methods.fedprox import FedProx
 from shared.learning.model_files import save_tensors
@@ -28,6 +29,7 @@ from shared.learning.objectives import CrossEntropy, image_losses
 from shared.learning.optimizers import new_optimizer
 from shared.learning.predictions import evaluate_labelled, predict
 from shared.learning.reliability import measure_uncertainty
+from shared.learning.requirements import requirements
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
 from shared.learning.sharing import build_network, sharing, staying
@@ -112,16 +114,31 @@ def test_worked_size_of_the_whole_network(case):
     ("encoder", "block", "numbers"),
     [
         ("resnet18", "BasicBlock", (1, 3, 5, 7)),
-        ("resnet34", "BasicBlock", (1, 4, 8, 14)),
-        ("resnet50", "Bottleneck", (1, 4, 8, 14)),
+        ("resnet34", "BasicBlock", (2, 6, 12, 15)),
+        ("resnet50", "Bottleneck", (2, 6, 12, 15)),
         ("efficientnet_b0", "MBConv", (4, 7, 10, 14)),
-        ("vgg19", "MaxPool2d", (1, 2, 3, 4)),
+        ("vgg19", "MaxPool2d", (0, 1, 2, 3)),
     ],
 )
-def test_exits_follow_the_blocks_of_the_paper(encoder, block, numbers):
-    network = build_encoder(encoder)
+def test_exits_follow_the_blocks_of_the_released_code(encoder, block, numbers):
+    """Counted from 0: the last of each stage. Runs that are older than the choice counted them from 1."""
+    with torch.device("meta"):
+        network = build_encoder(encoder)
     blocks = [path for path, module in network.named_modules() if type(module).__name__ == block]
-    assert tuple(blocks.index(path) + 1 for path in network.exits) == numbers
+    assert tuple(blocks.index(path) for path in network.exits) == numbers
+    network.leave_earlier()
+    before = {"resnet18": (0, 2, 4, 6), "efficientnet_b0": (3, 6, 9, 13), "vgg19": numbers}
+    assert tuple(blocks.index(path) for path in network.exits) == before.get(encoder, (0, 3, 7, 13))
+
+
+def test_a_new_run_has_its_exits_behind_the_last_block_of_each_stage():
+    def exits(**options):
+        with torch.device("meta"):
+            network = open_method("fedee", options).network(lambda _: GradingNetwork("resnet18", 3))
+        return [*network.network.encoder.exits]
+
+    assert exits(**usual_options("fedee")) == ["layer1.1", "layer2.1", "layer3.1", "layer4.1"]
+    assert exits() == ["layer1.0", "layer2.0", "layer3.0", "layer4.0"]
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
@@ -189,6 +206,36 @@ def test_a_member_learns_as_if_it_were_alone(data, optimizer):
         assert torch.allclose(ensemble.members[0].state_dict()[name], each, atol=1e-6), name
 
 
+def test_members_with_batches_of_their_own_learn_one_after_the_other(data):
+    """Each ends where it would alone, trained with the seed of its epoch; the others do not move meanwhile."""
+    task = task_named("dr_staging")
+    options = task.options(RAW["dr_staging"])
+    made = task.open_images(data["dr_staging"]["north"], options).samples
+
+    def train(method, network, seed):
+        steps, epoch = new_optimizer(network, options, 0.01), Epoch(0.01, 8, seed, task.augmentation({}))
+        kwargs = {"epoch": epoch, "objective": method.objective(1, 1), "on_batch": lambda *_: None}
+        train_epoch(task, method, Local(network), steps, made, **kwargs)
+
+    method = opened("deep_ensembles", members=2, batches="own")
+    network, plain = built("dr_staging", method), open_method("fedavg", {})
+    apart = [copy.deepcopy(member) for member in network.members]
+    phases = method.phases(network, 2)
+    assert len(phases) == method.epochs(2) == 4
+    for seed, moving in enumerate(phases[:2]):
+        for parameter in network.parameters():
+            parameter.requires_grad_(any(parameter is each for each in moving))
+        train(method, network, seed)
+        train(plain, apart[seed], seed)
+    for member, alone in zip(network.members, apart, strict=True):
+        for name, each in alone.named_parameters():
+            assert torch.allclose(member.get_parameter(name), each, atol=1e-6), name
+    run = staging_run(method="deep_ensembles", method_options={"members": 2, "batches": "own"})
+    shared = staging_run(method="deep_ensembles", method_options={"members": 2})
+    assert requirements(run).views == requirements(shared).views
+    assert requirements(run).epochs == 2 * requirements(shared).epochs
+
+
 # --- dropout ----------------------------------------------------------------------------------------------
 
 
@@ -214,6 +261,22 @@ def test_passes_differ_repeat_and_do_not_depend_on_the_batch():
     assert torch.equal(before, torch.get_rng_state())
     assert all(not torch.allclose(logits[:, i], logits[:, j]) for i in range(5) for j in range(i))
     assert not any(module.training for module in network.modules())
+
+
+def test_images_have_what_is_dropped_drawn_each_for_itself_unless_the_run_is_older():
+    """Of equal images the same; of one and its negative other values are dropped in each pass."""
+    images = torch.cat([batch()[:1], batch()[:1], -batch()[:1]])
+    for options, alike in ((usual_options("mc_dropout"), False), ({}, True)):
+        network = built("dr_staging", open_method("mc_dropout", options), head="linear").eval()
+        seen = []
+        network.network.head.classify.register_forward_pre_hook(lambda module, given, seen=seen: seen.append(given[0]))
+        with torch.no_grad():
+            network(images)
+            dropped = torch.stack(seen) == 0  # (passes, B, D)
+            there = network.features(images) != 0
+        assert torch.equal(dropped[:, 0], dropped[:, 1])
+        both = there[0] & there[2]
+        assert torch.equal(dropped[:, 0][:, both], dropped[:, 2][:, both]) == alike
 
 
 def test_a_pass_keeps_or_drops_whole_values_and_their_mean():

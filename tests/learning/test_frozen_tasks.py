@@ -1,7 +1,9 @@
 """Referable retinopathy and diseases of the fundus: what is read, a base that never changes, and balanced classes."""
 
 import csv
+from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +17,10 @@ from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.labelled_photographs import read_labelled, read_retina, retina_square
 from shared.learning.data.scans import PICTURES, read_scans, three_channels
 from shared.learning.data.splits import Folds, SplitPlan
+from shared.learning.new_runs import as_of_now
 from shared.learning.run_checks import check_together
 from shared.learning.tasks import task_named
-from shared.learning.tasks.classification import balancing
+from shared.learning.tasks.classification import balanced, balancing, drawing
 from shared.learning.training import Epoch, plan_batches
 from studies.simulation import run_rounds
 from tests.learning.dealt import opened_anew
@@ -169,6 +172,49 @@ def test_images_of_rare_classes_are_seen_more_often_and_count_once(data):
     assert opened("rdr_classification", data / "rdr_classification" / "north", balance=False).repeats == {}
 
 
+def test_images_are_drawn_until_classes_are_equal(data):
+    """226 and 151, as in the paper: 75 are drawn, by the seed; where the run is older, none is."""
+    samples = [SimpleNamespace(id=f"scan-{number}", grade=int(number < 151)) for number in range(377)]
+    often = drawing(samples, 7)
+    assert (len(often), set(often.values()), balancing(samples)) == (75, {2}, {})
+    assert often == drawing(samples[::-1], 7) != drawing(samples, 8)
+    folder = data / "rdr_classification" / "north"
+    new, old = (opened("rdr_classification", folder, referable_from=4, balancing=how) for how in ("drawn", "whole"))
+    options = task_named("rdr_classification").options(OPTIONS | {"balancing": "drawn"})
+    seen = Counter()
+    for scan in new.train:
+        seen[scan.grade] += balanced(new, options, 7).repeats.get(scan.id, 1)
+    assert len(set(seen.values())) == 1
+    assert old.repeats == balancing(old.train)
+
+
+def test_the_released_head_stands_on_every_position_of_the_last_layer(data):
+    """VGG-19 halves 512 pixels five times: 16 × 16 positions of 16."""
+    task = task_named("rdr_classification")
+    with torch.device("meta"):
+        whole = task.build_model(task.options({"head": "released"}), 2, 1)
+    shapes = {name: tuple(each.shape) for name, each in whole.head.named_parameters()}
+    assert shapes["dense.weight"] == (16, 512, 1, 1)
+    assert shapes["classify.weight"] == (2, 16 * 16 * 16)
+    kinds = [type(layer).__name__ for layer in whole.head]
+    assert kinds == ["Dropout", "Conv2d", "ReLU", "BatchNorm2d", "Dropout", "Flatten", "Linear"]
+    network = task.build_model(task.options(OPTIONS | {"head": "released"}), 2, 1)
+    images = torch.rand(3, 3, 32, 32)
+    assert (network.features(images).shape, network(images).shape) == ((3, 128, 2, 2), (3, 2))
+    assert torch.equal(network.features(images).mean(dim=(2, 3)), network.encoder(images))
+
+
+def test_an_older_run_has_the_head_and_the_views_that_it_had(data):
+    run = RunConfiguration(run="r", task="rdr_classification", method="mean", sites=["north"], rounds=1)
+    task, new = task_named("rdr_classification"), as_of_now(run)
+    assert (task.options({}).head, task.options({}).balancing) == ("layers", "whole")
+    assert (new.task_options, new.augmentation) == (
+        {"head": "released", "balancing": "drawn"},
+        {"translation": (-0.05, 0.05)},
+    )
+    assert as_of_now(run.model_copy(update={"task_options": {"head": "layers"}})).task_options["head"] == "layers"
+
+
 def task_base(file):
     return [name for name in file.keys() if name.startswith("encoder.")]  # noqa: SIM118  (it is no dictionary)
 
@@ -176,6 +222,7 @@ def task_base(file):
 @pytest.mark.parametrize("method", ["mean", "fedrep", "moon", "fedee"])
 @pytest.mark.parametrize("task", TASKS)
 def test_the_base_never_changes_and_never_travels_after_the_offer(task, method, data, tmp_path):
+    options = OPTIONS | ({"head": "released"} if task == "rdr_classification" else {})
     run = RunConfiguration(
         run="frozen",
         task=task,
@@ -184,7 +231,7 @@ def test_the_base_never_changes_and_never_travels_after_the_offer(task, method, 
         rounds=2,
         batch_size=8,
         learning_rate={"initial": 0.01, "period": 1},
-        task_options=OPTIONS,
+        task_options=options,
     )
     if method in {"fedee", "fedrep"}:
         with pytest.raises(ConfigurationError, match=method):
@@ -194,7 +241,7 @@ def test_the_base_never_changes_and_never_travels_after_the_offer(task, method, 
     with safe_open(tmp_path / "home" / "runs" / "frozen" / "start.safetensors", "pt") as start:
         base = {name: start.get_tensor(name) for name in task_base(start)}
     assert base
-    head_before = task_named(task).build_model(task_named(task).options(OPTIONS), 2, 1).head.state_dict()
+    head_before = task_named(task).build_model(task_named(task).options(options), 2, 1).head.state_dict()
     for final in outcome.finals.values():
         network = final.network()
         state = network.state_dict()

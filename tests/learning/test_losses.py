@@ -218,9 +218,9 @@ def test_annealing_beside_the_published_programs(case):
 
 def test_what_is_outside_its_range_is_refused():
     opinion, targets = confident_wrong()
-    for round_index, rounds in ((-1, 5), (0, 0)):
+    for done, until in ((-1, 5), (0, 0)):
         with pytest.raises(ValueError, match="annealing needs"):
-            annealing(round_index, rounds)
+            annealing(done, until)
     for temperature in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="temperature"):
             tempered_belief(opinion.belief, temperature)

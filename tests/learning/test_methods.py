@@ -15,9 +15,11 @@ from shared.exchange.records.tensors import TensorList, TensorShape
 from shared.exchange.records.values import decimal_text
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.combine import Answers, Combined
-from shared.learning.methods import open_method
+from shared.learning.methods import open_method, usual_options
 from shared.learning.methods.contract import MODEL, Contribution
+from shared.learning.new_runs import as_of_now
 from shared.learning.objectives import CrossEntropy, Evidential
+from tests.federation.running import staging_run
 from tests.learning.fixtures_file import cases
 
 METHODS = ("fedavg", "fedbn", "feduaa", "mean")
@@ -212,6 +214,18 @@ def test_the_kl_term_counts_nothing_in_round_1_and_whole_after_anneal_rounds(nam
         for round_no in (1, 2, 3, 4, 5, 6, 101)
     ]
     assert found == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+
+
+def test_a_new_run_anneals_by_its_sites_steps_and_one_that_says_rounds_by_rounds():
+    """λ of a run that says neither is older than the choice, and went by rounds."""
+    assert usual_options("feduaa")["anneal_steps"] == 1000
+    assert options_of("feduaa").anneal_steps is None
+    run = staging_run(method="feduaa")
+    assert as_of_now(run).method_options["anneal_steps"] == 1000
+    by_rounds = {"anneal_rounds": None}
+    assert as_of_now(run.model_copy(update={"method_options": by_rounds})).method_options == by_rounds
+    with pytest.raises(ConfigurationError, match="anneal_steps, anneal_rounds: give one of them"):
+        options_of("feduaa", anneal_steps=10, anneal_rounds=4)
 
 
 def test_the_kl_term_is_annealed_over_the_whole_run_unless_the_run_says_otherwise():

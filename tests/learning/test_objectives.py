@@ -15,6 +15,7 @@ from shared.learning.objectives import (
     Focal,
     Weighted,
     WithDice,
+    annealed,
     balanced_weights,
     by_target,
     image_losses,
@@ -22,6 +23,7 @@ from shared.learning.objectives import (
 )
 from shared.learning.run_checks import check_together
 from tests.federation.running import run_configuration, staging_run
+from tests.learning.fixtures_file import cases
 
 LOGITS = torch.tensor(
     [
@@ -48,6 +50,27 @@ def test_the_loss_of_an_image_is_that_of_its_targets_and_its_own(objective):
     assert torch.equal(dice[LOSS], plain[LOSS] + dice["loss_dice"])
     assert torch.equal(loss_of_each_image(WithDice(objective), LOGITS, MASKS), dice[LOSS])
     assert set(dice) == {*plain, "loss_dice"}
+
+
+def test_what_is_annealed_by_steps_is_so_within_what_is_around_it():
+    by_steps = Evidential(temperature=0.05, kl_weight=0.0, anneal_steps=8)
+    assert [annealed(by_steps, steps).kl_weight for steps in (0, 2, 8, 9)] == [0, 0.25, 1, 1]
+    around = annealed(Ensemble(Weighted(WithDice(by_steps), (1.0, 2.0))), 4)
+    assert around == Ensemble(Weighted(WithDice(annealed(by_steps, 4)), (1.0, 2.0)))
+    for other in (CrossEntropy(), WithDice(Focal()), Evidential(temperature=0.05, kl_weight=0.5)):
+        assert annealed(other, 4) == other
+
+
+@pytest.mark.parametrize("case", cases("edl_logits_A_K5"))
+def test_evidence_alone_is_the_papers_uce_and_answers_by_the_dirichlets_mean(case):
+    told, expected = case["input"], case["expected"]
+    alone = open_method("fedbn", {"objective": "evidential", "tempered": False, "anneal_rounds": 4}).objective(2, 9)
+    logits, targets = torch.tensor([told["logits"]], dtype=torch.float64), torch.tensor([told["y"]])
+    terms = alone.terms(logits, targets)
+    assert set(terms) == {LOSS, "loss_ice", "loss_kl"}
+    assert terms[LOSS].item() == pytest.approx(expected["L_Uce"], rel=1e-11)
+    mean = [each / expected["S"] for each in expected["alpha"]]
+    assert alone.probabilities(logits)[0].tolist() == pytest.approx(mean, rel=1e-9)
 
 
 @pytest.mark.parametrize("of", [CrossEntropy(), Evidential(temperature=0.05, kl_weight=0.5), WithDice(Focal())])

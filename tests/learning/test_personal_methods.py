@@ -249,6 +249,7 @@ def moon_local(run, *, is_first):
     [
         octa_run("moon", method_options={"mu": 0.7, "contrast_temperature": 0.25}),
         staging_run(method="moon", method_options={"mu": 0.7, "contrast_temperature": 0.25}),
+        staging_run(method="moon", method_options={"mu": 0.7, "contrast_temperature": 0.25, "projection": 6}),
     ],
     ids=lambda run: run.task,
 )
@@ -298,6 +299,22 @@ def test_without_a_model_of_before_there_is_no_contrast():
     logits, term = method.answer(local, inputs)
     assert term is None and local.beside == {}
     assert torch.equal(logits, expected)
+
+
+def test_moons_projection_is_the_released_ones_and_travels():
+    """Two layers with ReLU between them, and one layer on what they yield; a head of grades stays at its site."""
+    run = staging_run(method="moon", method_options={"projection": 6})
+    network = network_of(run)
+    shapes = {name: tuple(each.shape) for name, each in network.named_parameters() if not name.startswith("encoder.")}
+    assert {name: shape for name, shape in shapes.items() if name.endswith("weight")} == {
+        "projection.first.weight": (128, 128),
+        "projection.second.weight": (6, 128),
+        "head.weight": (2, 6),
+    }
+    listed = sharing(task_named(run.task), open_method("moon", run.method_options), network)
+    assert "projection.second.weight" in listed.tensors and listed.personal == ["head.weight", "head.bias"]
+    with pytest.raises(ConfigurationError, match="projection needs an encoder"):
+        network_of(octa_run("moon", method_options={"projection": 6}))
 
 
 def test_moon_is_fedavg_in_its_first_round_and_keeps_the_whole_shared_model(tmp_path):
@@ -416,6 +433,19 @@ def test_fedap_through_a_run_of_sites_with_other_grades(tmp_path):
         common = aggregate(home, round_no)
         assert all(np.allclose(common[name], mean[name], atol=1e-6) for name in mean)
     assert set(outcome.tests) == set(sites)
+
+
+def test_with_one_common_model_sites_measure_in_round_1_just_what_came(tmp_path):
+    """Whenever a site measures its BatchNorm, and however long FedBN lasts; older runs measured what that had made."""
+
+    def told(name, **options):
+        work = Work(octa_run("fedap", method_options=options), tmp_path / name)
+        return load_file(work.round(1).sent[STATISTICS])
+
+    plain = told("plain")
+    assert same(told("common", common_model=True, refresh_batch_norm="on_arrival", pretrain_rounds=2), plain)
+    assert not same(told("older", refresh_batch_norm="on_arrival"), plain)
+    assert not any(vector.any() for vector in told("after", pretrain_rounds=2).values())
 
 
 def test_who_was_not_in_the_round_gets_the_common_model(tmp_path):

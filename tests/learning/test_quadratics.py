@@ -9,6 +9,7 @@ import pytest
 
 from aggregator.store import RunStore
 from shared.learning.combinations.contract import Rule
+from shared.learning.methods import open_method, usual_options
 from studies.simulation import run_rounds
 from tests.learning.fixtures_file import cases
 from tests.learning.quadratic import know_the_task, run_of, sites_of, w_of
@@ -204,3 +205,50 @@ def test_what_travels_rounded_leaves_both_ends_with_one_sum(method, total, own, 
     store = RunStore(tmp_path / "home", run.run)
     kept = [w_of(store.home / "sites" / site / "0012.kept.safetensors", f"{own}/w") for site in data]
     assert w_of(store.state_path(12, total)) == pytest.approx(sum(kept), abs=1e-5)
+
+
+def released(method, sizes, *, alpha=0.5, rate=0.1, rounds=6):
+    """The code released with FedDC, for sites of these sizes, in double precision: train_SCAFFOLD, _FedDyn, _FedDC."""
+    w, c, found = 1.0, 0.0, []
+    controls, drifts = [0.0] * 3, [0.0] * 3
+    for _ in range(rounds):
+        ends, changes = [], []
+        for k, w_k in enumerate(size / fmean(sizes) for size in sizes):
+            x = w
+            for _ in range(3):
+                pull = alpha / w_k * (x - w + drifts[k])
+                control = c / w_k - controls[k]
+                added = {"scaffold": control, "feddyn": pull, "feddc": pull + control}[method]
+                x -= rate * (A[k] * (x - B[k]) + added)
+            ends.append(x)
+            new = controls[k] - (c if method == "scaffold" else c / w_k) + (w - x) / (3 * rate)
+            changes.append(w_k * (new - controls[k]))
+            controls[k], drifts[k] = new, drifts[k] + x - w
+        c += fmean(changes)
+        w = fmean(ends) + (0.0 if method == "scaffold" else fmean(drifts))
+        found.append(w)
+    return found
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("method", ["scaffold", "feddyn", "feddc"])
+def test_sites_of_unequal_size_count_as_released_where_they_are_weighted(method, weighted, tmp_path):
+    """In the papers of SCAFFOLD and FedDyn all count alike, and so as sites of one size in the released code."""
+    sizes = (2, 4, 9)
+    data = sites_of(tmp_path, A, B, sizes)
+    options = {"weighted": weighted, "mean_images": 5} | ({"alpha": 0.5} if method != "scaffold" else {})
+    run = run_of(method, list(data), rounds=6, method_options=options)
+    run_rounds(run, data, tmp_path / "home")
+    store = RunStore(tmp_path / "home", run.run)
+    found = [w_of(store.aggregate_path(round_no)) for round_no in range(1, 7)]
+    assert found == pytest.approx(released(method, sizes if weighted else (1, 1, 1)), rel=5e-6)
+    assert differ(found, released(method, (1, 1, 1) if weighted else sizes))
+
+
+def test_by_default_each_counts_as_in_its_own_paper():
+    assert {name: usual_options(name)["weighted"] for name in ("scaffold", "feddyn", "feddc")} == {
+        "scaffold": False,
+        "feddyn": False,
+        "feddc": True,
+    }
+    assert not open_method("feddc", {}).options.weighted  # of a run that is older than the choice

@@ -76,12 +76,21 @@ def test_a_control_variate_of_any_size_names_its_site(control: float, holds: boo
     aggregation, _ = scaffold(tmp_path / "work")
     sent = answer(tmp_path, "north", 0.5, control)
     if holds:
-        aggregation.require_plausible(UPDATE, "north", sent.files)
+        aggregation.require_plausible(UPDATE, "north", sent.files, 1)
     else:
         with pytest.raises(
             RejectedError, match="w holds numbers that cannot follow from how far training has moved the"
         ):
-            aggregation.require_plausible(UPDATE, "north", sent.files)
+            aggregation.require_plausible(UPDATE, "north", sent.files, 1)
+
+
+def test_a_weighted_sites_control_variate_may_be_as_much_larger(tmp_path: Path) -> None:
+    aggregation, _ = scaffold(tmp_path / "work", weighted=True, mean_images=10)
+    aggregation.require_plausible(UPDATE, "north", answer(tmp_path, "north", 0.5, -9.9).files, 20)
+    for images, control in ((20, -10.4), (10, -9.9)):
+        with pytest.raises(RejectedError, match="w holds numbers that cannot follow"):
+            sent = answer(tmp_path, "north", 0.5, control)
+            aggregation.require_plausible(UPDATE, "north", sent.files, images)
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,7 @@ def test_what_an_honest_site_sends_is_plausible(tmp_path_factory: pytest.TempPat
         before={MODEL: home / "w", CONTROL: home / "c"},
         sent={MODEL: home / "x", CONTROL: home / "d"},
         rate=training.rate,
+        images=1,
         numbers=training.numbers,
     )
 

@@ -169,7 +169,8 @@ class Replayer:
             answers[site] = self._answer(site, self._by_group(paths), told.theta)
             return Scored(score=told.score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(told))
         form = protocol_1.Reliability if message.manifest.protocol == 1 else Reliability
-        scored = self._engine.check(message, site, paths.__getitem__, score=self._look_into, form=form)
+        images = self._images(site)
+        scored = self._engine.check(message, site, paths.__getitem__, score=self._look_into, images=images, form=form)
         if scored.reason:
             yield Step(number, f"answer of {site}", "same" if told.status == "omitted" else "differs", scored.reason)
             return scored
@@ -232,9 +233,12 @@ class Replayer:
         return {group: paths[name] for group, name in {MODEL: names.SITE_MODEL, **named}.items() if name in paths}
 
     def _answer(self, site: str, files: Mapping[str, Path], theta: str | None) -> Answer:
+        return Answer(files, self._images(site), None if theta is None else finite(theta))
+
+    def _images(self, site: str) -> int:
+        """Return on how many images a site has said that it trains."""
         consent = self._consent(site)
-        images = consent.training_images if consent and consent.agrees else 0
-        return Answer(files, images, None if theta is None else finite(theta))
+        return consent.training_images if consent and consent.agrees else 0
 
     def _together(
         self, found: Round, scored: dict[str, Scored | None], answers: Mapping[str, Answer], limit: float | None

@@ -160,7 +160,7 @@ class Start(Record):
     start_sha256: Digest | None = None
 
 
-_LATER = frozenset({"tolerance_score", "start", "plugins", "scores", "stop_after", "trainer"})
+_LATER = frozenset({"tolerance_score", "score_every", "start", "plugins", "scores", "stop_after", "trainer"})
 """Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
 
 
@@ -236,6 +236,10 @@ class RunConfiguration(Payload):
         Name | None, Field(description="by what a whole model is scored; left out of a run that does not say it")
     ] = None
     sites_per_round: Annotated[int | None, Field(ge=1, description="sites asked in a round; None: all")] = None
+    score_every: Annotated[
+        int | None,
+        Field(ge=1, description="rounds from one that sites score to the next; left out of a run without it"),
+    ] = None
     quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
     consent_deadline_hours: Hours = 168.0
     round_deadline_hours: Hours = 24.0

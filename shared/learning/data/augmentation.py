@@ -18,6 +18,8 @@ from shared.learning.seeds import seed_for
 
 _UNCHANGED = (1.0, 1.0)
 """The contrast and the gamma of an image as it is."""
+_UNMOVED = (0.0, 0.0)
+"""The translation of an image as it is."""
 
 
 class Crops(BaseModel):
@@ -55,6 +57,10 @@ class Augmentation(BaseModel):
     """Exponent on the image in [0, 1], > 0."""
     rotation_degrees: tuple[float, float] = (-15.0, 15.0)
     """About the centre; corners that come from outside are 0 in image and mask."""
+    translation: tuple[float, float] = _UNMOVED
+    """Share of each side that the image is moved by, within [-0.5, 0.5], each side by its own; what comes from outside
+    is 0 in image and mask.
+    """
     horizontal_flip: float = Field(default=0.5, ge=0, le=1)
     """Probability of a flip left to right."""
     vertical_flip: float = Field(default=0.5, ge=0, le=1)
@@ -65,7 +71,7 @@ class Augmentation(BaseModel):
     @model_validator(mode="after")
     def _ranges_make_sense(self) -> Augmentation:
         limits = {"pixel_dropout": (0.0, 1.0), "contrast": (0.0, 100.0), "gamma": (0.01, 100.0)}
-        limits["rotation_degrees"] = (-180.0, 180.0)
+        limits |= {"rotation_degrees": (-180.0, 180.0), "translation": (-0.5, 0.5)}
         for name, (lowest, highest) in limits.items():
             start, end = getattr(self, name)
             if not lowest <= start <= end <= highest:
@@ -175,12 +181,14 @@ def _steps(augmentation: Augmentation, seed: int) -> Any:
     nothing = augmenters.Identity()
     lowest, highest = augmentation.pixel_dropout
     dropout = augmenters.Dropout(p=lowest if lowest == highest else (lowest, highest))
+    is_moved = augmentation.translation != _UNMOVED
+    moved = {"translate_percent": dict.fromkeys("xy", augmentation.translation)} if is_moved else {}
     steps = augmenters.Sequential(
         [
             nothing if highest == 0 else dropout,
             nothing if augmentation.contrast == _UNCHANGED else augmenters.LinearContrast(alpha=augmentation.contrast),
             nothing if augmentation.gamma == _UNCHANGED else augmenters.GammaContrast(gamma=augmentation.gamma),
-            augmenters.Affine(rotate=augmentation.rotation_degrees, order=1, mode="constant", cval=0),
+            augmenters.Affine(rotate=augmentation.rotation_degrees, order=1, mode="constant", cval=0, **moved),
             augmenters.Fliplr(augmentation.horizontal_flip),
             augmenters.Flipud(augmentation.vertical_flip),
         ]

@@ -10,13 +10,14 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from traceback import extract_tb
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.exchange.reading import check_record
 from shared.learning import plugins
-from shared.learning.methods.terms import TERMS, Terms
+from shared.learning.methods.terms import TERMS, MethodOptions, Terms
+from shared.learning.younger import completed
 
 if TYPE_CHECKING:
     from shared.learning.methods.contract import Method
@@ -51,6 +52,25 @@ def open_terms(name: str, options: Mapping[str, object]) -> Terms:
         ConfigurationError: as for ``open_method``.
     """
     return _opened(terms_class, name, options)
+
+
+def options_form(name: str, options: Mapping[str, object]) -> type[MethodOptions]:
+    """Return what options of a method, unchecked, are checked by.
+
+    Raises:
+        ConfigurationError: there is no such method.
+    """
+    return terms_class(name).chosen(options, terms_class).Options
+
+
+def usual_options(name: str) -> dict[str, Any]:
+    """Return the options of a method that a new run takes, as JSON has them.
+
+    Raises:
+        ConfigurationError: there is no such method.
+    """
+    form = options_form(name, {})
+    return check_record(completed({}, form), form, "method_options").model_dump(mode="json")
 
 
 def _opened(class_of: Callable[[str], type[TermsT]], name: str, options: Mapping[str, object]) -> TermsT:

@@ -84,6 +84,7 @@ class Local:
         round_no: 1-based.
         batches: the site's images.
         minimum_count: the fewest images that the site lets anything be told of.
+        images: on which the site trains, as many as it has told.
         numbers: what the run rounds models to before they travel.
     """
 
@@ -98,6 +99,7 @@ class Local:
         round_no: int = 1,
         batches: Batches | None = None,
         minimum_count: int = 1,
+        images: int = 1,
         numbers: Numbers = "float32",
     ) -> None:
         own = dict(network.named_parameters())
@@ -113,6 +115,7 @@ class Local:
         self.beside: dict[str, nn.Module] = {}
         """Networks that a method has beside the one in training; gone with the round."""
         self.minimum_count = minimum_count
+        self.images = images
         self.step_sizes = 0.0
         """Σ over the gradients met so far of how far each has moved x, in units of the gradient: K·η for plain SGD."""
         self._velocity = 0.0
@@ -193,6 +196,11 @@ class Sent(Protocol):
         """η: the round's learning rate, > 0."""
         ...
 
+    @property
+    def images(self) -> int:
+        """n_k: on how many images the site has said that it trains."""
+        ...
+
     def before(self, group: str = MODEL) -> Array:
         """Return what the site had received."""
         ...
@@ -241,6 +249,11 @@ class Method(terms.Terms):
         """Return the tensors beside the model's."""
         return Groups()
 
+    @property
+    def measures_received(self) -> bool:
+        """Whether ``measure`` is to see a model just as it came, before BatchNorm is measured on the site's images."""
+        return False
+
     # --- the site ------------------------------------------------------------------------------------------
 
     def measure(self, local: Local) -> None:
@@ -258,7 +271,7 @@ class Method(terms.Terms):
         return [list(network.parameters())] * epochs
 
     def objective(self, round_no: int, rounds: int) -> Objective:
-        """Return the local objective of a round (1-based) of a run of so many rounds."""
+        """Return the local objective of a round (1-based) of a run of so many rounds, before the site's first step."""
         objective = self._of_each_target(round_no, rounds)
         return WithDice(objective) if self.options.dice else objective
 
@@ -267,8 +280,9 @@ class Method(terms.Terms):
             return CrossEntropy()
         if self.options.objective == "focal":
             return Focal()
-        kl_weight = annealing(round_no - 1, self.options.anneal_rounds or rounds)
-        return Evidential(temperature=self.options.temperature, kl_weight=kl_weight)
+        steps = self.options.anneal_steps
+        kl_weight = 0.0 if steps else annealing(round_no - 1, self.options.anneal_rounds or rounds)
+        return Evidential(self.options.temperature, kl_weight, steps, tempered=self.options.tempered)
 
     def answer(self, local: Local, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         """The logits of a batch in training, (B, K, ...), and what is added to its loss, or None: a mean over images,

@@ -5,6 +5,9 @@
     use         p = mean over members of their probabilities
                 uncertainty = entropy of p
 
+With ``batches: own`` the members learn one after the other, an epoch each, from batches and augmented copies of their
+own, as networks do that are trained apart.
+
 All members travel, so a round's messages are as many times as large. Published weights are the beginning of every
 member's encoder: what is drawn for each member is the rest of it.
 """
@@ -12,6 +15,7 @@ member's encoder: what is drawn for each member is the rest of it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from torch import nn
 
@@ -29,6 +33,12 @@ class DeepEnsembles(terms.DeepEnsembles, Over):
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
         """Return the members."""
         return SideBySide([build(number) for number in range(self.options.members)])
+
+    def phases(self, network: nn.Module, epochs: int) -> list[list[nn.Parameter]]:
+        """All members at once, or each in its turn."""
+        if self.options.batches == "shared":
+            return super().phases(network, epochs)
+        return [list(member.parameters()) for member in cast(SideBySide, network).members] * epochs
 
     def objective(self, round_no: int, rounds: int) -> Objective:
         """Return the sum over members."""

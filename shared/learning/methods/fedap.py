@@ -1,15 +1,16 @@
 """FedAP (Lu et al. 2022): FedBN in which each site gets a mean of its own, of those sites most that see alike.
 
-    site        once, with a received model in eval mode, for each BatchNorm l outside the head:
+    site        once, with a model in eval mode that is the same at all, for each BatchNorm l outside the head:
                 m_kl, s_kl ← mean and standard deviation, by channel, of its inputs over all training images
     aggregator  d_ij = Σ_l √(‖m_il − m_jl‖² + ‖s_il − s_jl‖²)
                 W_ii = 1/2; W_ij ∝ 1 / d_ij for j ≠ i; Σ_j W_ij = 1
                 w_i ← Σ_j W_ij x_j for each site i in S; a site that is not gets Σ_{k in S} (n_k / n) x_k, as in FedBN
 
-A site measures with the first model that it receives after ``pretrain_rounds`` of FedBN. That model is common to all:
-later ones are each site's own, and would tell how far apart the models are, not the images. What was measured is kept
-with the first answer that is accepted, and sent again ever after. A site below ``minimum_count`` sends zeros and is
-excluded from S.
+With ``common_model`` a site measures with the first model that it receives, before anything is done with it. In round 1
+that is the same at all sites, BatchNorm too. In runs that are older than this choice it is the first model after
+``pretrain_rounds`` of FedBN, and by then each site's BatchNorm is its own: what is measured then tells how far apart
+the models are, too. What was measured is kept with the first answer that is accepted, and sent again ever after. A site
+below ``minimum_count`` sends zeros and is excluded from S.
 """
 
 from __future__ import annotations
@@ -51,10 +52,15 @@ class FedAP(terms.FedAP, FedBN):
         statistics = {STATISTICS: TensorList(tensors=vectors)}
         return Groups(measured=statistics, at_site=statistics)
 
+    @property
+    def measures_received(self) -> bool:
+        return bool(self.options.common_model)
+
     def measure(self, local: Local) -> None:
         """The statistics: measured now, if they never were, or as they are kept."""
         is_measured = any(vector.any() for vector in local.kept[STATISTICS].values())
-        if local.round_no > self.options.pretrain_rounds and not is_measured:
+        first = 1 if self.options.common_model else self.options.pretrain_rounds + 1
+        if local.round_no >= first and not is_measured:
             local.kept[STATISTICS] = statistics(local)
         local.sent[STATISTICS] = local.kept[STATISTICS]
 

@@ -8,6 +8,9 @@
                 w ← mean x_k + H / N
                 c as in SCAFFOLD
 
+With ``weighted``, the default of new runs as of the released code, w_k = n_k / n̄: a site has α / w_k in the place of α
+and c / w_k in that of c, and sends w_k (c_k⁺ − c_k).
+
 A site that has not trained yet has h_k = 0. h_k, as c_k, is of parameters alone; BatchNorm's statistics have none.
 """
 
@@ -42,8 +45,13 @@ class FedDC(terms.FedDC, Scaffold):
 
     def correction(self, local: Local) -> Tensors:
         """α (x − (w − h_k)) + c − c_k."""
-        h_k, alpha, moved, control = local.kept[DRIFT], self.options.alpha, local.moved(), super().correction(local)
+        h_k, moved, control = local.kept[DRIFT], local.moved(), super().correction(local)
+        alpha = self.options.alpha / self.size(local.images)
         return {name: alpha * (h_k[name] - moved[name]) + control[name] for name in h_k}
+
+    def taken_off(self, images: int) -> float:
+        """As much of c as was added to each step."""
+        return 1 / self.size(images)
 
     def finish(self, local: Local) -> None:
         """h_k, c_k⁺, and how c_k changed."""

@@ -5,6 +5,9 @@
     aggregator  H ← H − α Σ_{k in S} (x_k − w)          that is Σ h_k over all N sites that have agreed
                 w ← mean x_k − H / (α N)
 
+With ``weighted`` a site has α / w_k in the place of α, w_k = n_k / n̄, as in the code released with FedDC (Gao et al.
+2022); the aggregator's w stays as it is, for α is no part of it.
+
 h_k is the gradient of the site's own loss where its training ended; a site that has not trained yet has 0. Only models
 travel. h_k is of parameters alone; BatchNorm's statistics have none.
 """
@@ -32,13 +35,16 @@ class FedDyn(terms.FedDyn, Method):
 
     def correction(self, local: Local) -> Tensors:
         """−h_k + α (x − w)."""
-        h_k, alpha, moved = local.kept[TILT], self.options.alpha, local.moved()
+        h_k, alpha, moved = local.kept[TILT], self._alpha(local), local.moved()
         return {name: -h_k[name] - alpha * moved[name] for name in h_k}
 
     def finish(self, local: Local) -> None:
         """h_k."""
-        h_k, alpha, moved = local.kept[TILT], self.options.alpha, local.moved_as_sent()
+        h_k, alpha, moved = local.kept[TILT], self._alpha(local), local.moved_as_sent()
         local.kept[TILT] = {name: h_k[name] + alpha * moved[name] for name in h_k}
+
+    def _alpha(self, local: Local) -> float:
+        return float(self.options.alpha / self.size(local.images))
 
     def combine(self, part: Part) -> dict[str, Array]:
         """H and w."""

@@ -41,6 +41,8 @@ class FedEE(terms.FedEE, Over):
             raise ConfigurationError(
                 ["method: fedee puts exits into an encoder, and this network has no place for one; take another"]
             )
+        if self.options.exits == "one_earlier":
+            network.encoder.leave_earlier()
         return EarlyExits(network)
 
     def personal(self, network: nn.Module) -> Iterable[nn.Module]:

@@ -56,7 +56,7 @@ class McDropout(terms.McDropout, Over):
                     ["method: mc_dropout needs a network that drops something out; give the task a dropout above 0"]
                 )
             add_dropout(head, self.options.dropout)
-        return DropoutPasses(network, self.options.passes)
+        return DropoutPasses(network, self.options.passes, of_image=self.options.masks == "of_image")
 
     def objective(self, round_no: int, rounds: int) -> Objective:
         """Return the mean over passes; training has one."""

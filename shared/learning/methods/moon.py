@@ -6,6 +6,9 @@
                 sim: the cosine of their angle
     aggregator  as FedAvg
 
+With ``projection`` z is what two layers make of the features, linear and ReLU between them, and one layer makes the
+logits of z, as in the released code; they take the place of the task's own head.
+
 The model of before is the site's own after its last round that was accepted; until there is one, ℓ is left out. Both
 models to compare with answer in eval mode, without gradients. Features are what the head sees, of a segmentation their
 mean over all positions; nothing that stays at a site enters them. So of the model of before everything that was shared
@@ -14,6 +17,7 @@ is kept, BatchNorm's statistics too, and of its head nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import cast
 
@@ -21,10 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from shared.errors import ConfigurationError
 from shared.exchange.records.tensors import Sharing
 from shared.learning.methods import terms
 from shared.learning.methods.contract import Groups, Local
 from shared.learning.methods.fedavg import FedAvg
+from shared.learning.models.grading_network import EncoderAndHead, Projected
 from shared.learning.tasks.contract import Network
 
 PREVIOUS = "previous"
@@ -36,6 +42,19 @@ class Moon(terms.Moon, FedAvg):
 
     name = "moon"
     networks_beside = 2
+
+    def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
+        """Return the task's network, or its encoder with a projection.
+
+        Raises:
+            ConfigurationError: it has no encoder.
+        """
+        network = super().network(build)
+        if self.options.projection is None:
+            return network
+        if not isinstance(network, EncoderAndHead):
+            raise ConfigurationError(["method_options: projection needs an encoder, and this task has none; say null"])
+        return Projected(network, self.options.projection)
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
         """Return the site's own model of before stays."""

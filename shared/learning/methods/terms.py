@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+from shared.learning.younger import Now
 
 Base = Literal["fedavg", "fedprox", "fedbn", "fedap"]
 
@@ -26,8 +28,12 @@ class MethodOptions(BaseModel):
     """Whether a site's classes count alike in its loss, however many of its images, or pixels, are of each."""
     temperature: Annotated[float, Field(ge=0.001, le=10)] = 0.05
     """τ of the evidential objective."""
+    tempered: bool = True
+    """Whether the evidential objective has the cross-entropy of the belief at τ; else it is L_Uce alone."""
+    anneal_steps: Annotated[int | None, Field(ge=1), Now(1000, unless="anneal_rounds")] = None
+    """A site's steps until the weight λ of the evidential objective's KL term reaches 1; None: λ goes by rounds."""
     anneal_rounds: Annotated[int | None, Field(ge=1)] = None
-    """Rounds until the weight λ of the evidential objective's KL term reaches 1; None: all rounds of the run."""
+    """Rounds until λ reaches 1, where it goes by rounds; None: all rounds of the run."""
     theta_from: Literal["train", "validation"] = "train"
     """The split that a site measures its θ on."""
     keep_optimizer: bool = False
@@ -38,6 +44,12 @@ class MethodOptions(BaseModel):
     """
     fine_tuning_epochs: Annotated[int, Field(ge=0, le=1000)] = 0
     """Epochs that each site trains the chosen model on its own images, in the end; the result stays there."""
+
+    @model_validator(mode="after")
+    def _anneals_in_one_way(self) -> Self:
+        if self.anneal_steps is not None and self.anneal_rounds is not None:
+            raise ValueError("anneal_steps, anneal_rounds: give one of them and leave the other null")
+        return self
 
 
 class Terms:
@@ -90,6 +102,26 @@ class Over(Terms):
         return cast(type[Self], type(cls.__name__, (cls, base), {"Options": both}))
 
 
+class Weighted(Terms):
+    """Of a method whose sites may count by their images: w_k = n_k / n̄, as the code released with FedDC has it.
+
+    n̄ is a number that the run says, the same for all, so that no site learns how many images others have. It is the
+    unit of α, which counts whole at a site of n̄ images; from the control variates it cancels.
+    """
+
+    class Options(MethodOptions):
+        """What a run may choose."""
+
+        weighted: bool = False
+        """Whether a site counts by its images."""
+        mean_images: Annotated[int, Field(ge=1, le=10_000_000)] = 100
+        """n̄; with the mean over the sites all is as in the released code."""
+
+    def size(self, images: int) -> float:
+        """Return w_k of a site that trains on so many images; 1 where the run does not weigh."""
+        return max(images, 1) / self.options.mean_images if self.options.weighted else 1.0
+
+
 class DeepEnsembles(Over):
     """See ``deep_ensembles.py``."""
 
@@ -98,6 +130,14 @@ class DeepEnsembles(Over):
 
         members: Annotated[int, Field(ge=2, le=20)] = 5
         """M."""
+        batches: Literal["shared", "own"] = "shared"
+        """Whether members learn side by side from the same batches, or one after the other, each from its own: then a
+        round has M times as many epochs.
+        """
+
+    def epochs(self, of_run: int) -> int:
+        """Return those of all members."""
+        return of_run * (self.options.members if self.options.batches == "own" else 1)
 
 
 class FedAP(Terms):
@@ -108,12 +148,16 @@ class FedAP(Terms):
 
         pretrain_rounds: Annotated[int, Field(ge=0)] = 0
         """Rounds of FedBN in the beginning; 0: sites measure with the initial model."""
+        common_model: Annotated[bool, Now(True)] = False
+        """Whether sites measure with the first model that they receive, just as it came; else with that after the
+        rounds of FedBN, in which each site's BatchNorm has become another.
+        """
 
 
-class FedDyn(Terms):
+class FedDyn(Weighted):
     """See ``feddyn.py``."""
 
-    class Options(MethodOptions):
+    class Options(Weighted.Options):
         """What a run may choose."""
 
         alpha: Annotated[float, Field(gt=0, le=1000)] = 0.01
@@ -128,6 +172,10 @@ class FedEE(Over):
 
         keep_optimizer: bool = True
         """Whether an optimizer goes on in the next round with the momenta of the last, or begins anew."""
+        exits: Annotated[Literal["last_block", "one_earlier"], Now("last_block")] = "one_earlier"
+        """What the exits of a ResNet or EfficientNet follow: each stage's last block, as the released code has it; or
+        an earlier one, as in runs that are older than this choice.
+        """
 
 
 class FedProx(Terms):
@@ -173,6 +221,8 @@ class McDropout(Over):
 
         passes: Annotated[int, Field(ge=2, le=100)] = 5
         """M."""
+        masks: Annotated[Literal["of_image", "of_pass"], Now("of_image")] = "of_pass"
+        """Whether each image has what is dropped drawn for itself in each pass, or all of a pass have it alike."""
         dropout: Annotated[float, Field(gt=0, lt=1)] = 0.5
         """Probability that a value before the last layer is dropped, in a network that has no dropout of its own."""
 
@@ -199,12 +249,16 @@ class Moon(Terms):
         """μ: how much the contrast counts."""
         contrast_temperature: Annotated[float, Field(ge=0.001, le=10)] = 0.5
         """τ of the contrast."""
+        projection: Annotated[int | None, Field(ge=2, le=4096)] = None
+        """Width of z behind a projection of two layers, on which the last layer stands, as in the released code: 256;
+        None: features are compared as they are.
+        """
 
 
-class Scaffold(Terms):
+class Scaffold(Weighted):
     """See ``scaffold.py``."""
 
-    class Options(MethodOptions):
+    class Options(Weighted.Options):
         """What a run may choose."""
 
         server_rate: Annotated[float, Field(gt=0, le=10)] = 1.0
@@ -215,9 +269,11 @@ class Scaffold(Terms):
 class FedDC(Scaffold):
     """See ``feddc.py``."""
 
-    class Options(MethodOptions):
-        """What a run may choose."""
+    class Options(Weighted.Options):
+        """What a run may choose: by default as its paper's code has it."""
 
+        weighted: Annotated[bool, Now(True)] = False
+        """Whether a site counts by its images."""
         alpha: Annotated[float, Field(ge=0, le=1000)] = 0.01
         """α: how strongly a site is held near where it would not drift."""
         keep_optimizer: Literal[False] = False

@@ -9,5 +9,7 @@ FEWEST_MOMENTS = 8
 
 Levels = tuple[tuple[float, float, float], tuple[float, float, float]]
 """Mean and deviation of each channel, on the range 0 to 1, which were taken off an image and divided by."""
+AS_READ: Levels = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+"""Of images that lie between 0 and 1, and are left so."""
 IMAGENET: Levels = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the red, green and blue of ImageNet's photographs: what torchvision's networks were trained with."""

@@ -53,19 +53,27 @@ _IMAGENET = (
 
 _SMALL_WIDTHS = (16, 32, 64, 128)
 
-# The layers that early exits follow (Zhang et al., FedEE), and the channels of each. ResNets: the first block of each
-# stage, 1, 3, 5 and 7 of ResNet-18. EfficientNet: MBConv 4, 7, 10 and 14. VGG-19, which the paper does without: the
-# first four of five poolings, the fifth is what the head sees. The tiny one: all stages but the last.
-_RESNET_EXITS = ("layer1.0", "layer2.0", "layer3.0", "layer4.0")
+# The layers that early exits follow (Zhang et al., FedEE), and the channels of each: the last block of each stage. The
+# released code counts them from 0: 1, 3, 5 and 7 of ResNet-18; MBConv 4, 7, 10 and 14 of EfficientNet. VGG-19, which
+# the paper does without: the first four of five poolings, the fifth is what the head sees. The tiny one: all stages but
+# the last.
 _EXITS: dict[str, dict[str, int]] = {
-    "resnet18": dict(zip(_RESNET_EXITS, (64, 128, 256, 512), strict=True)),
-    "resnet34": dict(zip(_RESNET_EXITS, (64, 128, 256, 512), strict=True)),
-    "resnet50": dict(zip(_RESNET_EXITS, (256, 512, 1024, 2048), strict=True)),
+    "resnet18": {"layer1.1": 64, "layer2.1": 128, "layer3.1": 256, "layer4.1": 512},
+    "resnet34": {"layer1.2": 64, "layer2.3": 128, "layer3.5": 256, "layer4.2": 512},
+    "resnet50": {"layer1.2": 256, "layer2.3": 512, "layer3.5": 1024, "layer4.2": 2048},
     "vgg19": {"features.4": 64, "features.9": 128, "features.18": 256, "features.27": 512},
-    "efficientnet_b0": {"features.3.0": 40, "features.4.1": 80, "features.5.1": 112, "features.6.2": 192},
+    "efficientnet_b0": {"features.3.1": 40, "features.4.2": 80, "features.5.2": 112, "features.6.3": 192},
     "plain": {},
     "small": {"stage1.pool": 16, "stage2.pool": 32, "stage3.pool": 64},
 }
+_RESNET_BEFORE = ("layer1.0", "layer2.0", "layer3.0", "layer4.0")
+_EXITS_BEFORE = {
+    "resnet18": _RESNET_BEFORE,
+    "resnet34": _RESNET_BEFORE,
+    "resnet50": _RESNET_BEFORE,
+    "efficientnet_b0": ("features.3.0", "features.4.1", "features.5.1", "features.6.2"),
+}
+"""Where the exits of runs are that are older than the choice, counted from 1; of as many channels each."""
 _CLASSIFIERS = ("fc.", "classifier.")
 
 
@@ -90,15 +98,31 @@ class Encoder(nn.Module):
         layers: by name, in order; the last yields (B, width, ...).
         width: how many features there are.
         exits: the paths of the layers that an early exit follows, in order, and the channels c of each.
+        exits_before: the paths that exits of older runs follow, if they are others.
     """
 
-    def __init__(self, layers: Mapping[str, nn.Module], width: int, exits: Mapping[str, int]) -> None:
+    def __init__(
+        self, layers: Mapping[str, nn.Module], width: int, exits: Mapping[str, int], exits_before: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         self.width = width
         self.exits = dict(exits)
+        self._exits_before = dict(zip(exits_before or exits, exits.values(), strict=True))
         self.is_frozen = False
         for name, layer in layers.items():
             self.add_module(name, layer)
+
+    def begin_with(self, layer: nn.Module) -> None:
+        """Put a layer without weights before all others."""
+        later = dict(self.named_children())
+        for name in later:
+            delattr(self, name)
+        for name, each in {"begin": layer, **later}.items():
+            self.add_module(name, each)
+
+    def leave_earlier(self) -> None:
+        """Have early exits follow the layers that they followed in older runs."""
+        self.exits = self._exits_before
 
     def freeze(self) -> None:
         """Have nothing in it change from now on: no weight, no statistic, and no dropout in training either."""
@@ -126,6 +150,13 @@ class Encoder(nn.Module):
             features = values  # the last; what came before it is let go
         return features
 
+    def positions(self, inputs: Tensor) -> Tensor:
+        """Return what the last layer yields of images, before it is averaged: (B, 3, H, W) -> (B, width, h, w)."""
+        values = inputs
+        for layer in _in_a_row(self):
+            values = layer(values)
+        return positioned(values)
+
     def stages(self, inputs: Tensor) -> Iterator[Tensor]:
         """Yield what each of the layers before an exit yields, (B, c, ...), and last the features, (B, width)."""
         followed = {self.get_submodule(path) for path in self.exits}
@@ -135,6 +166,11 @@ class Encoder(nn.Module):
             if layer in followed:
                 yield values
         yield over_positions(values)
+
+
+def positioned(values: Tensor) -> Tensor:
+    """Return values with their positions; those without any have one: (B, c, h, w), or (B, c) -> (B, c, 1, 1)."""
+    return values if values.ndim > 2 else values[:, :, None, None]
 
 
 def over_positions(values: Tensor) -> Tensor:
@@ -242,7 +278,7 @@ def base_weights(options: Options) -> BaseWeights | None:
 def _torchvision(name: str) -> Encoder:
     network = getattr(import_models(), name)()
     layers = takewhile(lambda child: child[0] != "avgpool", network.named_children())
-    return Encoder(OrderedDict(layers), _WIDTHS[name], _EXITS[name])
+    return Encoder(OrderedDict(layers), _WIDTHS[name], _EXITS[name], _EXITS_BEFORE.get(name, ()))
 
 
 def _small(name: str) -> Encoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import cast
 
@@ -33,8 +34,10 @@ class SideBySide(nn.Module):
         return tuple(head for member in self._networks for head in member.heads)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits: (B, M, K, ...)."""
-        return torch.stack([member(inputs) for member in self.members], dim=1)
+        """Logits: (B, M, K, ...); in training of those members alone that learn now."""
+        learning = [member for member in self.members if any(each.requires_grad for each in member.parameters())]
+        asked = learning if self.training and learning else list(self.members)
+        return torch.stack([member(inputs) for member in asked], dim=1)
 
     def features(self, inputs: Tensor) -> Tensor:
         """Return the members' features, one after the other: (B, M · D, ...)."""
@@ -44,20 +47,22 @@ class SideBySide(nn.Module):
 class DropoutPasses(nn.Module):
     """A network that is trained as it is, and answers several times with different values dropped out.
 
-    What pass i drops is drawn from seed i, the same for every image of a size: each pass is one thinned network, and no
-    answer depends on what else is in the batch. Nothing but ``nn.Dropout`` acts otherwise than in evaluation.
+    What pass i drops of an image is drawn from i and the image's own numbers, so that no answer depends on what else is
+    in the batch. Nothing but ``nn.Dropout`` acts otherwise than in evaluation.
 
     Args:
         network: a ``Network`` with dropout.
         passes: M, how often it is asked.
+        of_image: False: it is drawn from i alone, the same for every image of a size; a pass is one thinned network.
     """
 
-    def __init__(self, network: nn.Module, passes: int) -> None:
+    def __init__(self, network: nn.Module, passes: int, *, of_image: bool = True) -> None:
         super().__init__()
         self.classes = cast(Network, network).classes
         self.network = network
         self.passes = passes
-        self._drawing: torch.Generator | None = None
+        self._of_image = of_image
+        self._drawing: list[torch.Generator] = []
         for module in network.modules():
             if isinstance(module, nn.Dropout):
                 module.register_forward_hook(self._drop)
@@ -72,25 +77,32 @@ class DropoutPasses(nn.Module):
         if self.training:
             return torch.stack([self.network(inputs)], dim=1)
         try:
-            return torch.stack([self._answer(inputs, number) for number in range(self.passes)], dim=1)
+            images = [_digest(image) for image in inputs] if self._of_image else [b""]
+            return torch.stack([self._answer(inputs, number, images) for number in range(self.passes)], dim=1)
         finally:
-            self._drawing = None
+            self._drawing = []
 
     def features(self, inputs: Tensor) -> Tensor:
         """Return what the heads see: (B, D, ...), in evaluation with nothing dropped."""
         return cast(Network, self.network).features(inputs)
 
-    def _answer(self, inputs: Tensor, number: int) -> Tensor:
-        self._drawing = torch.Generator().manual_seed(number)  # on the CPU: the same on every device
+    def _answer(self, inputs: Tensor, number: int, images: Sequence[bytes]) -> Tensor:
+        seeds = [number ^ int.from_bytes(image[:7], "big") for image in images]
+        self._drawing = [torch.Generator().manual_seed(seed) for seed in seeds]  # on the CPU: the same on every device
         logits: Tensor = self.network(inputs)
         return logits
 
     def _drop(self, dropout: nn.Dropout, given: object, values: Tensor) -> Tensor:
         """Return what a dropout lets through in a pass, instead of ``values``: (B, ...)."""
-        if self._drawing is None:
+        if not self._drawing:
             return values
-        stays = torch.rand(values.shape[1:], generator=self._drawing) >= dropout.p
+        drawn = [torch.rand(values.shape[1:], generator=drawing) for drawing in self._drawing]
+        stays = torch.stack(drawn) >= dropout.p  # (B, ...), or (1, ...) for all images alike
         return values * (stays / (1 - dropout.p)).to(values)
+
+
+def _digest(image: Tensor) -> bytes:
+    return hashlib.sha256(image.detach().float().cpu().contiguous().numpy().tobytes()).digest()
 
 
 def answers_of(network: nn.Module) -> int:

@@ -73,6 +73,29 @@ class GradingNetwork(EncoderAndHead):
         super().__init__(encoder, nn.Sequential(layers), grades)
 
 
+class Projected(EncoderAndHead):
+    """An encoder, a projection of its features by two layers, and one layer on that (Li et al. 2021, MOON's code).
+
+    The weights of all three layers are random and decided by torch's global generator alone.
+
+    Args:
+        network: whose encoder it is.
+        width: of the projection.
+    """
+
+    def __init__(self, network: EncoderAndHead, width: int) -> None:
+        super().__init__(network.encoder, nn.Linear(width, network.classes), network.classes)
+        features = network.encoder.width
+        self.projection = nn.Sequential(
+            OrderedDict(first=nn.Linear(features, features), relu=nn.ReLU(), second=nn.Linear(features, width))
+        )
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Return what the head sees: (B, C, ...) -> (B, width)."""
+        projected: Tensor = self.projection(self.encoder(inputs))
+        return projected
+
+
 NetworkT = TypeVar("NetworkT", bound=EncoderAndHead)
 
 

@@ -37,7 +37,8 @@ class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
         dataset = divided(self.open_images(root, options), members)
         if len(dataset.train) < 2:
             raise DataError(["the train split has a single image; training needs two or more: add images."])
-        return replace(dataset, repeats=balancing(dataset.train)) if options.balance else dataset
+        is_whole = options.balance and not options.draws_to_balance
+        return replace(dataset, repeats=balancing(dataset.train)) if is_whole else dataset
 
     def build_model(self, options: FrozenOptionsT, classes: int, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

@@ -18,6 +18,7 @@ from shared.exchange.records.run import Range
 from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.models.options import EncoderName, Train, Weights, tells_images_apart
+from shared.learning.younger import Now
 
 FLIPPED_AND_TURNED: Mapping[str, object] = {
     "copies": 1,
@@ -30,6 +31,15 @@ FLIPPED_AND_TURNED: Mapping[str, object] = {
     "vertical_flip": 0.0,
 }
 """Each image once an epoch, turned by up to 30 degrees and perhaps flipped."""
+
+AS_SCANS_VARY: Mapping[str, object] = {
+    **FLIPPED_AND_TURNED,
+    "pixel_dropout": (0.05, 0.10),
+    "contrast": (0.9, 1.1),
+    "rotation_degrees": (-10.0, 10.0),
+    "vertical_flip": 0.5,
+}
+"""Each image once an epoch, as in Lo et al. 2021 for referable retinopathy, and in the code released with it."""
 
 AS_THEY_ARE: Mapping[str, object] = {
     "copies": 0,
@@ -96,6 +106,11 @@ class Options(BaseModel):
         return True
 
     @property
+    def draws_to_balance(self) -> bool:
+        """Whether these are drawn by the run's seed."""
+        return False
+
+    @property
     def overlap(self) -> int:
         """How many of the model's inputs hold one moment of a recording, or one image, at most."""
         return 1
@@ -112,6 +127,7 @@ class Terms(Generic[OptionsT]):
         selection_score: the validation score by which the best aggregate of a run is chosen; higher is better.
         form: of the task's options.
         usual_augmentation: what a run changes, where that is not the augmentation's own default.
+        augmentation_now: what a new run changes besides, by keys that are younger than some runs; see ``younger.py``.
         scores: columns of ``metrics.csv`` that the protocol does not describe, each with its range.
     """
 
@@ -119,6 +135,7 @@ class Terms(Generic[OptionsT]):
     selection_score: ClassVar[str] = "auroc"
     form: type[OptionsT]
     usual_augmentation: ClassVar[Mapping[str, object]] = {}
+    augmentation_now: ClassVar[Mapping[str, object]] = {}
     scores: ClassVar[Mapping[str, Range]] = {}
 
     def options(self, raw: Mapping[str, object]) -> OptionsT:
@@ -147,6 +164,10 @@ class FrozenOptions(Options):
     """Side in pixels that every image is scaled to."""
     balance: bool = False
     """Whether images of rarer classes are taken more often in an epoch."""
+    balancing: Annotated[Literal["drawn", "whole"], Now("drawn")] = "whole"
+    """How: ``drawn``: some once more than others, drawn by the seed, so that classes are equal; ``whole``: all of a
+    class equally often, so that classes are as equal as that allows.
+    """
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
 
     @property
@@ -156,6 +177,10 @@ class FrozenOptions(Options):
     @property
     def balances(self) -> bool:
         return self.balance
+
+    @property
+    def draws_to_balance(self) -> bool:
+        return self.balance and self.balancing == "drawn"
 
     @property
     def class_names(self) -> tuple[str, ...] | None:

@@ -26,9 +26,11 @@ from shared.learning.data.graded_images import (
 from shared.learning.data.images import list_images, unlabelled_units
 from shared.learning.data.sets import Members
 from shared.learning.data.units import Unit
+from shared.learning.models import AS_READ
 from shared.learning.models.encoders import build_encoder
 from shared.learning.models.grading_network import GradingNetwork, learning
 from shared.learning.models.weights import load_weights
+from shared.learning.models.whole_networks import Renormalise
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.classification import Classification
 from shared.learning.tasks.contract import Collection, Dataset, divided
@@ -45,6 +47,8 @@ class DrStaging(terms.DrStaging, Classification):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
             encoder = build_encoder(options.encoder, options.image_size, self.levels)
+            if not options.normalise:
+                encoder.begin_with(Renormalise(self.levels, AS_READ))
             return learning(GradingNetwork(encoder, classes, options.head), options.train)
 
     def input_shape(self, options: DrOptions) -> tuple[int, ...]:

@@ -23,6 +23,10 @@ class DrOptions(Options):
     """``released``: two layers with BatchNorm, as in the published code; ``linear``: one, as in the paper."""
     image_size: int = Field(default=256, ge=32, le=1024)
     """Side in pixels that every photograph is scaled to."""
+    normalise: bool = True
+    """Whether the network sees photographs less ImageNet's mean, over its deviation, as its weights want it; the
+    released code has them between 0 and 1.
+    """
 
     @property
     def tells_images_apart(self) -> bool:

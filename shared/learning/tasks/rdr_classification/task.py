@@ -1,9 +1,10 @@
 """Referable diabetic retinopathy from OCTA scans of three channels.
 
-Source: Lo et al. 2021. VGG-19 with ImageNet's weights, frozen; behind it two layers that learn, and travel. Five
-severities are two classes: referable from the third on. Rarer classes are taken more often, training is by Adam.
-Channels lie between 0 and 1, as published, without ImageNet's mean and deviation. The network stands on the features'
-mean over all positions; how the released code passes from the features to its two layers is not told.
+Source: Lo et al. 2021. VGG-19 with ImageNet's weights, frozen; behind it the released code's layers, which learn, and
+travel (``models/positioned_head.py``). Five severities are two classes: referable from the third on. Images of the
+rarer class are drawn until there are as many, training is by Adam. Channels lie between 0 and 1, as published, without
+ImageNet's mean and deviation. Each scan is varied by pixel dropout, contrast, rotation, translation and flips; by how
+much it is translated the paper does not say, and 5 % is ours.
 """
 
 from __future__ import annotations
@@ -11,9 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from shared.learning.data.images import list_images, read_image, unlabelled_units
 from shared.learning.data.scans import Scan, read_scans, scan_units, three_channels
 from shared.learning.data.units import Unit
+from shared.learning.models import AS_READ
+from shared.learning.models.encoders import build_encoder
+from shared.learning.models.grading_network import learning
+from shared.learning.models.positioned_head import PositionedHead, positions_of
+from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Collection
 from shared.learning.tasks.frozen_classification import FrozenClassification
 from shared.learning.tasks.rdr_classification import terms
@@ -23,7 +32,16 @@ from shared.learning.tasks.rdr_classification.terms import RdrOptions
 class RdrClassification(terms.RdrClassification, FrozenClassification[RdrOptions, Scan]):
     """The task ``rdr_classification``; see ``contract.Task`` for what each method promises."""
 
-    levels = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    levels = AS_READ
+
+    def build_model(self, options: RdrOptions, classes: int, seed: int) -> nn.Module:
+        if options.head == "layers":
+            return super().build_model(options, classes, seed)
+        positions = positions_of(options.encoder, options.image_size, self.levels)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(seed, "model"))
+            encoder = build_encoder(options.encoder, options.image_size, self.levels)
+            return learning(PositionedHead(encoder, len(options.class_names), positions), options.train)
 
     def units(self, root: Path) -> list[Unit]:
         return scan_units(root)

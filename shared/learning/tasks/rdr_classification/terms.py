@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
 from pydantic import Field, model_validator
 
-from shared.learning.tasks.terms import FLIPPED_AND_TURNED, FrozenOptions, Terms
+from shared.learning.tasks.terms import AS_SCANS_VARY, FrozenOptions, Terms
+from shared.learning.younger import Now
 
 
 class RdrOptions(FrozenOptions):
     """What a run may choose about this task."""
 
     image_size: int = Field(default=512, ge=32, le=1024)
+    head: Annotated[Literal["released", "layers"], Now("released")] = "layers"
+    """``released``: a layer of 16 at each position, and one over all positions, as in the published code; ``layers``:
+    those of ``hidden``, on the features' mean over all positions.
+    """
     balance: bool = True
     severities: tuple[str, ...] = Field(
         default=("normal", "mild", "moderate", "severe", "proliferative"), min_length=2, max_length=20
@@ -37,4 +45,5 @@ class RdrClassification(Terms[RdrOptions]):
 
     name = "rdr_classification"
     form = RdrOptions
-    usual_augmentation = FLIPPED_AND_TURNED
+    usual_augmentation = AS_SCANS_VARY
+    augmentation_now: ClassVar[Mapping[str, object]] = {"translation": (-0.05, 0.05)}
