@@ -336,7 +336,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 def test_the_page_shows_a_run_and_follows_it(run: Played, store: RunStore, work: Path, browser: Browser) -> None:
     run.offer_and_consent()
-    (work / "log.txt").write_text("2026-01-01 00:00:00,000 WARNING something\n")
+    (work / "log.txt").write_text("2026-01-01 00:00:00+00:00 WARNING something\n")
     with serving(work, "127.0.0.1", 0) as url:
         browser.open(url)
         browser.wait_for("before round 1 of 2", "#facts")
@@ -424,7 +424,7 @@ def test_by_keyboard_on_a_phone_and_with_contrast(run: Played, store: RunStore, 
     for round_no in (1, 2):
         answered_round(run, store, round_no, round_no / 4)
         verdict(store, round_no, "x" * 300)
-    (work / "log.txt").write_text("2026-01-01 00:00:00,000 ERROR   " + "y" * 500 + "\n")
+    (work / "log.txt").write_text("2026-01-01 00:00:00+00:00 ERROR   " + "y" * 500 + "\n")
     with serving(work, "127.0.0.1", 0) as url:
         browser.resize(360, 740)
         browser.open(url)

@@ -38,8 +38,14 @@ function shape(name, attributes = {}, ...children) {
   return made;
 }
 
+// As all of dropfed shows a moment: by the reader's clock, with its zone, as in 2026-11-24 08:35:12+01:00.
 function dayAndTime(text) {
-  return new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  const told = new Date(text);
+  const ahead = -told.getTimezoneOffset();  // in minutes
+  const two = (number) => String(number).padStart(2, "0");
+  const zone = `${ahead < 0 ? "-" : "+"}${two(Math.floor(Math.abs(ahead) / 60))}:${two(Math.abs(ahead) % 60)}`;
+  const day = [told.getFullYear(), two(told.getMonth() + 1), two(told.getDate())].join("-");
+  return `${day} ${[told.getHours(), told.getMinutes(), told.getSeconds()].map(two).join(":")}${zone}`;
 }
 
 function moment(text) {

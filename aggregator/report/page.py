@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from aggregator.configuration import read_configuration
@@ -25,6 +24,7 @@ from shared.folder.durable import write_file
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.metrics import OF_CLASS
 from shared.learning.outcome import chosen_text
+from shared.moments import moment_text
 from shared.pages.render import render
 
 PAGE = "report.html"
@@ -69,7 +69,7 @@ def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
         facts=[
             ("Federation", configuration.federation),
             ("Ran", _ran(view)),
-            ("Page made", _to_the_minute(time.time())),
+            ("Page made", moment_text(time.time())),
             *_facts(view, model, measured),
         ],
         configuration=dump_yaml(run).decode().splitlines(),
@@ -226,12 +226,7 @@ def _ran(view: RunView) -> str:
     if begun is None:
         return "no round was opened yet"
     settled = max((settled for each in view.rounds if (settled := each.settled)), default=None)
-    return f"{_to_the_minute(begun)} to {_to_the_minute(settled) if settled and view.is_over else 'now'}"
-
-
-def _to_the_minute(seconds: float) -> str:
-    """Return a time since 1970, for people."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{moment_text(begun)} to {moment_text(settled) if settled and view.is_over else 'now'}"
 
 
 def _facts(view: RunView, model: Model | str, measured: Measured | str) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from shared.audit.closing import closing
 from shared.audit.difference import final_model, flat
-from shared.audit.reading import NOT_OPENED, Reading
+from shared.audit.reading import NOT_OPENED, UNKNOWN, Reading
 from shared.audit.show import readable_tables
 from shared.audit.sites import absent_sites, by_site, remarks, rounds_of, settings_of, sharing_of, titles, unnamed
 from shared.audit.verify import Audit
@@ -30,6 +30,7 @@ from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import fingerprint, in_groups
 from shared.exchange.tables import SPLITS
 from shared.learning.outcome import outcome_by_tables
+from shared.moments import moment_text
 from shared.pages.render import render
 from shared.sizes import size_text
 
@@ -130,6 +131,8 @@ def page(document: Document) -> str:
         title=f"Audit of the federation {document['federation']}",
         report=document,
         not_opened=NOT_OPENED,
+        unknown=UNKNOWN,
+        moment=moment_text,
         leaves=LEAVES,
         ended_as=ENDED_AS,
         checked=CHECKED,

@@ -16,6 +16,7 @@ from shared.exchange import names
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.tables import MetricsRow, read_metrics
+from shared.moments import moment_text
 
 Document = dict[str, Any]
 _PARTS: tuple[tuple[Kind, str], ...] = (("round", "asked"), ("update", "answered"), ("verdict", "settled"))
@@ -51,7 +52,7 @@ def lines(document: Document) -> Iterator[str]:
             if message is None:
                 yield f"  {part}: no message"
                 continue
-            yield f"  {part}: {message['created']}  manifest {message['digest']}"
+            yield f"  {part}: {moment_text(message['created'])}  manifest {message['digest']}"
             for name, file in message["files"].items():
                 yield escape(f"    {name}  {file['bytes']:,} bytes  sha256 {file['sha256']}  {file['state']}")
         for key, value in (found["configuration"] or {}).items():
