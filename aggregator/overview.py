@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from aggregator.configuration import MADE_BY
+from aggregator.configuration import require_aggregator
 from aggregator.estimates import answer_is_expected, end_is_expected
 from aggregator.facts import is_owed_end
 from aggregator.run_view import Reading, RunView, open_run_files, view_of
@@ -23,9 +23,10 @@ from shared.exchange.names import MessageRef
 from shared.exchange.records.messages import status_text
 from shared.exchange.records.run import round_name
 from shared.exchange.records.values import sentence, time_text
-from shared.folder.lock import is_at_work, require_work
+from shared.folder.lock import is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import Outcome, chosen_text
+from shared.moments import moment_text
 
 MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon longer than a reading
 
@@ -112,7 +113,7 @@ def read_newest_run(work: Path, read: Callable[[Reading], Read]) -> Read:
     Raises:
         ConfigurationError: there is no such directory, or no run was launched here yet.
     """
-    require_work(work, MADE_BY)
+    require_aggregator(work)
     for _ in range(MOST_READINGS):
         runs = runs_in(work)
         if not runs:
@@ -178,11 +179,11 @@ def overview_text(state: Overview) -> str:
         command = f"dropfed-aggregator launch {quoted(state.configuration)} --work {quoted(state.work)}"
         lines.append(f"the aggregator is not running: `{command}` goes on with the run")
     if state.waits_for:
-        lines.append(f"waits for: {', '.join(state.waits_for)}, since {state.since}")
+        lines.append(f"waits for: {', '.join(state.waits_for)}, since {moment_text(state.since)}")
     lines += [f"{what}: {said}" for what, said in (("why", state.why), ("next", state.next)) if said]
     lines += [f"trouble: {trouble}" for trouble in state.trouble]
     if state.expected_end:
-        lines.append(f"estimate: ends about {state.expected_end}, if rounds go on as they went")
+        lines.append(f"estimate: ends about {moment_text(state.expected_end)}, if rounds go on as they went")
     if state.final_model:
         lines.append(f"chosen: {state.chosen}: {state.final_model}")
     if state.reason:
@@ -202,12 +203,12 @@ def _site_lines(site: SiteOverview, is_running: bool) -> Iterator[str]:
         trouble = f"; {beat.trouble}" if beat.trouble else ""
         yield f"says: {beat.text}, heard {duration_text(beat.age_s)} ago{trouble}"
     if site.expected:
-        yield f"estimate: answers about {site.expected}, if it takes as long as it did"
+        yield f"estimate: answers about {moment_text(site.expected)}, if it takes as long as it did"
     if site.new_key:
         yield f"new key: {site.new_key}"
-    if site.trouble:
+    if site.trouble and site.trouble_since:
         last = "" if is_running else ", when the aggregator last ran"
-        yield f"trouble: {site.trouble} (since {site.trouble_since}{last})"
+        yield f"trouble: {site.trouble} (since {moment_text(site.trouble_since)}{last})"
 
 
 def _waited_for(reading: Reading, view: RunView) -> list[str]:
@@ -311,7 +312,7 @@ def _new_key(ledger: Mirror | None) -> str | None:
     if ledger is None or not ledger.peer.handovers:
         return None
     newest = ledger.peer.handovers[-1]
-    return f"{newest.key}, from its message {newest.after.seq + 1} on, handed over at {newest.created}"
+    return f"{newest.key}, from its message {newest.after.seq + 1} on, handed over at {moment_text(newest.created)}"
 
 
 def _heartbeat(path: Path, ledger: Mirror | None, now: float) -> Heartbeat | None:

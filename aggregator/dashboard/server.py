@@ -26,11 +26,10 @@ from typing import Any
 
 from cheroot import wsgi
 
-from aggregator.configuration import MADE_BY
+from aggregator.configuration import require_aggregator
 from aggregator.dashboard.state import page_state
 from shared.errors import ActionRequiredError
 from shared.folder.durable import read_private, write_file
-from shared.folder.lock import require_work
 from shared.pages.render import render
 
 logger = logging.getLogger(__name__)
@@ -163,7 +162,7 @@ def serving(work: Path, host: str, port: int) -> Iterator[str]:
         ConfigurationError: there is no such work directory.
         ActionRequiredError: the address cannot be listened at, or the token's file is unusable.
     """
-    require_work(work, MADE_BY)
+    require_aggregator(work)
     if is_loopback(host):
         app = Dashboard(work, token=None)
     else:
