@@ -18,7 +18,7 @@ from shared.errors import DataError
 from shared.escaping import escape
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, LABELS_FILE, GradedImage, read_colour
 from shared.learning.data.images import brightest, files_by_stem, not_hidden
-from shared.learning.data.tables import read_table
+from shared.learning.data.tables import read_table, without_line
 from shared.learning.data.units import Unit, hashed
 
 _DARK = 12  # of 255: what lies outside the retina is darker than this in every channel
@@ -137,9 +137,7 @@ def _listed(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _
         else:
             label_of[name] = label
     if not problems:
-        problems += [
-            f"{LABELS_FILE}: the image '{name}' has no line; add one." for name in sorted(files.keys() - label_of)
-        ]
+        problems += without_line(LABELS_FILE, "the image ", sorted(files.keys() - label_of))
     return files, label_of
 
 
