@@ -12,9 +12,13 @@ from aggregator.cli import main as aggregator_command
 from aggregator.listing import list_runs
 from aggregator.store import RunStore
 from shared.exchange.records.tensors import Sharing
+from shared.folder.durable import write_file
 from shared.moments import moment_text
 from site_client.cli import main as site_command
+from site_client.final import prune_personal
+from site_client.rotation import read_ledger
 from site_client.sent import sent
+from site_client.store import personal_path
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played, ended_run
 
@@ -73,6 +77,16 @@ def test_a_site_lists_what_was_offered_to_it(tmp_path: Path) -> None:
     code, said = site(north, "show", "octa-9")
     assert code == 2
     assert f"the runs here are {RUN}; waiting for an answer: {RUN}\n" in said
+
+
+def test_what_stayed_here_of_an_ended_run_goes_except_what_its_model_is_made_with(tmp_path: Path) -> None:
+    ended_run(tmp_path)
+    north = tmp_path / "north"
+    for run, round_no in ((RUN, 1), (RUN, 2), ("open", 1)):
+        write_file(personal_path(north, run, round_no), b"head")
+    prune_personal(north, read_ledger(north))
+    kept = sorted(path.relative_to(north / "personal").as_posix() for path in north.glob("personal/*/*"))
+    assert kept == [f"{RUN}/0001.safetensors", "open/0001.safetensors"]
 
 
 @pytest.mark.parametrize("command", [("status",), ("runs",), ("report", RUN), ("dashboard",)])
