@@ -258,9 +258,14 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     absent = [site for site in run.sites if not (work / "sites" / site / "mirror" / names.SITE_CARD).exists()]
     if absent:
         yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
-    down, up = (size_text(size) for size in _sizes_of_a_round(prepared))
+    down, up = _sizes_of_a_round(prepared)
+    in_all = f"up to {size_text((run.rounds + 2) * down)} to each site and {size_text(run.rounds * up)} back"
     form = f" as {run.wire.numbers}" + (", before compression" if run.wire.compression != "none" else "")
-    yield Finding("note", f"weights: each round sends {down} to a site and {up} back{form}; {_kept(run)}")
+    yield Finding(
+        "note",
+        f"weights: each round sends {size_text(down)} to a site and {size_text(up)} back{form}, the whole run "
+        f"{in_all}; {_kept(run)}",
+    )
 
 
 def _steps(required: Requirements) -> Finding:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -126,7 +130,12 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     output = tmp_path / "RUN.yaml"
     result = command("new-run", "--work", prepared, answers=f"\nmine\nfedavg\n\n1\n{output}\n")
     assert result.exit_code == 0, result.output
-    for asked in (f"Task ({TASK}) [{TASK}]", "Sites [1e3, north]", "Rounds of training [20]"):
+    listed = dict(re.findall(r"^  (\w+) +(.*)$", result.output, re.MULTILINE))
+    first, *others = listed.items()
+    assert first == ("mean", "The plain mean of Lo et al. 2021: every accepted site counts the same")
+    assert [name for name, _ in others] == sorted({*method_names()} - {"mean"})
+    assert all(listed.values())
+    for asked in (f"Task ({TASK}) [{TASK}]", "Method [mean]", "Sites [1e3, north]", "Rounds of training [20]"):
         assert asked in result.output
     run = written(output)
     assert (run.run, run.method, run.sites, run.rounds) == ("mine", "fedavg", ["1e3", "north"], 1)
@@ -145,10 +154,11 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
     assert "default used" not in result.output
-    assert (
-        "weights: each round sends 7.45 kB to a site and 7.45 kB back as float32; keep: the models of 1"
-        in result.output
+    weights = (
+        "weights: each round sends 7.45 kB to a site and 7.45 kB back as float32, the whole run up to 22.3 kB to each "
     )
+    assert f"{weights}site and 7.45 kB back; keep: the models of 1" in result.output
+    assert result.output.splitlines()[-1] == "in all   0 problems, 1 warning"
     assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
     told = json.loads(command("validate", output, "--work", prepared, "--json").output)
     assert (told["problems"], told["findings"][0]["grade"]) == (0, "ok")
@@ -329,3 +339,15 @@ def test_the_templates_are_in_the_wheel(tmp_path: Path, monkeypatch: pytest.Monk
     wheel = tmp_path / setuptools.build_meta.build_wheel(str(tmp_path))
     inside = zipfile.ZipFile(wheel).namelist()
     assert {f"configs/run.{task}.yaml" for task in TASK_NAMES} | {"configs/presets/lo2021.yaml"} <= set(inside)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_ctrl_c_before_anything_has_begun_is_a_sentence(prepared: Path, tmp_path: Path) -> None:
+    os.mkfifo(run_yaml := tmp_path / "RUN.yaml")
+    command = [sys.executable, "-m", "aggregator.cli", "launch", str(run_yaml), "--work", str(prepared)]
+    launched = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with launched, run_yaml.open("wb"):  # opened once it is read from
+        launched.send_signal(signal.SIGINT)
+        out, said = launched.communicate()
+    assert (launched.returncode, out) == (1, "")
+    assert said == "\nstopped by Ctrl-C; where this command had begun something, the same command goes on with it\n"
