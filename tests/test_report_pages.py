@@ -232,11 +232,11 @@ def test_what_is_withheld_is_said_and_not_drawn(run: Played, store: RunStore) ->
     assert not (folder / "figures" / "dice-mean-test.svg").exists()
     assert (folder / "figures" / "dice-mean-validation.svg").exists()
     page = page_of(folder)
-    assert '<td class="soft">withheld</td>' in page
+    assert '<td class="soft">not reported</td>' in page
     assert "fewer than 5" in page
     of_test = [each for each in rows_of(folder, "scores") if each["split"] == "test"]
     assert of_test
-    assert {(each["value"], each["why_empty"]) for each in of_test} == {("", "withheld")}
+    assert {(each["value"], each["why_empty"]) for each in of_test} == {("", "not reported")}
 
 
 def test_hostile_text_is_text(run: Played, store: RunStore) -> None:

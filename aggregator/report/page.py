@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aggregator.configuration import read_configuration
 from aggregator.report import site_figures, tables
-from aggregator.report.before_after import before_and_after
+from aggregator.report.before_after import before_and_after, gain_and_worst
 from aggregator.report.figures import Figure
 from aggregator.report.heldout import HeldOut, Measured, Model, find_heldout, measure
 from aggregator.report.heldout_figures import heldout_figures
@@ -174,13 +174,13 @@ def _sections(view: RunView, aggregate: int, measured: Measured | str) -> list[S
 
 
 _HOW_TOLD = (
-    "Each site scores the model that it receives on its own images, before it trains. What a site withheld, what is "
-    "undefined and what has not come yet leaves a gap; missing values are left out, not drawn as 0."
+    "Each site scores the model that it receives on its own images, before it trains. What a site did not report and "
+    "what has not come yet leaves a gap; missing values are left out, not drawn as 0."
 )
 _WORDS = (
-    "Withheld: the site has fewer images than it lets anything be told of. Not told: undefined there, or over too few "
-    "of its images. Not scored: the site has no such score, as of a grade that it does not use. No answer: none came, "
-    "or its table could not be read."
+    "Not reported: the site has fewer such images than it lets a score be about (minimum_count in its policy), or the "
+    "score is undefined there. Not scored: the site has no such score, as of a grade that it does not use. No answer: "
+    "none came, or its table could not be read."
 )
 _PROBED = (
     "Part of the model stays at the sites, the head among it where grades are told apart, so the aggregator has no "
@@ -212,7 +212,10 @@ def _heldout_section(measured: Measured | str, looked_at: str, score: str) -> Se
 
 def _state(view: RunView) -> str:
     if view.outcome:
-        said = [view.outcome.text, *([f"chosen: {chosen_text(view.card)} ({view.card.reason})"] if view.card else [])]
+        said = [view.outcome.text]
+        if view.card:
+            said += gain_and_worst(view, view.card.chosen_round, view.score, tables.score_title(view.score))
+            said.append(f"chosen: {chosen_text(view.card)} ({view.card.reason})")
         text = ". ".join(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in said) + "."
         return text.replace(view.score, tables.score_title(view.score))
     if not view.rounds:

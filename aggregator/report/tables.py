@@ -41,10 +41,8 @@ class Missing:
 
 NOT_ASKED = Missing("not asked")
 NO_ANSWER = Missing("no answer")
-WITHHELD = Missing("withheld")
-"""The site has fewer images than it lets anything be told of."""
 NOT_REPORTED = Missing("not reported")
-"""Undefined, or over too few of the site's images."""
+"""The site has fewer such images than it lets anything be told of, or the score is undefined there."""
 UNDEFINED = Missing("undefined")
 NOT_SCORED = Missing("not scored")
 """The site's table has no such column, as for a grade that it does not use."""
@@ -166,11 +164,7 @@ def told(part: Part | None, split: Split, name: str) -> Cell:
     if name not in row.numbers:
         return NOT_SCORED
     value = row.numbers[name]
-    return _why_none(row.images) if value is None else value
-
-
-def _why_none(images: str) -> Missing:
-    return NOT_REPORTED if images.isdecimal() else WITHHELD
+    return NOT_REPORTED if value is None else value
 
 
 def by_aggregate(view: RunView, split: Split, name: str, title: str) -> Table:
@@ -179,7 +173,7 @@ def by_aggregate(view: RunView, split: Split, name: str, title: str) -> Table:
     rows: list[list[Cell]] = []
     for of_round in view.rounds:
         cells = [told(of_round.sites.get(site), split, name) for site in sites]
-        if any(isinstance(cell, float) or cell in (WITHHELD, NOT_REPORTED) for cell in cells):
+        if any(isinstance(cell, float) or cell == NOT_REPORTED for cell in cells):
             rows.append([of_round.received_aggregate, *cells, _mean(cells)])
     caption = f"{title} of the aggregate of each round on each site's {split} images"
     return Table(f"{name.replace('_', '-')}-{split}", caption, ("aggregate", *sites, "mean over sites"), rows)
@@ -224,7 +218,7 @@ def every_score(view: RunView) -> Table:
     """Return one row for each number that a site could have told."""
     frame = view.frame()
     rows = [
-        [*place, images, name, *((None, _why_none(images).why) if math.isnan(value) else (value, ""))]
+        [*place, images, name, *((None, NOT_REPORTED.why) if math.isnan(value) else (value, ""))]
         for *place, images, name, value in frame.itertuples(index=False, name=None)
     ]
     caption = "Every score of every aggregate at every site"

@@ -158,7 +158,7 @@ def _table(rows: list[Document]) -> Iterator[str]:
     """Yield one line per row."""
     for row in rows:
         told = ", ".join(f"{name} {value:.4g}" for name, value in row["scores"].items() if value is not None)
-        loss = "withheld" if row["loss"] is None else f"{row['loss']:.4g}"
+        loss = "not reported" if row["loss"] is None else f"{row['loss']:.4g}"
         what = "as received" if row["epoch"] == 0 else f"epoch {row['epoch']}"
         yield escape(
             f"  metrics {what}, {row['split']}, {row['images']} images: loss {loss}{', ' if told else ''}{told}"
