@@ -35,6 +35,8 @@ from shared.pages.render import render
 from shared.sizes import size_text
 
 Document = dict[str, Any]
+FOLDED_FROM = 30
+"""A page shows the table of so many answers of one run at once; what is longer is folded up."""
 TEMPLATE = Path(__file__).with_name("report.html")
 
 LEAVES = {
@@ -132,6 +134,7 @@ def page(document: Document) -> str:
         report=document,
         not_opened=NOT_OPENED,
         unknown=UNKNOWN,
+        folded_from=FOLDED_FROM,
         moment=moment_text,
         leaves=LEAVES,
         ended_as=ENDED_AS,
@@ -182,6 +185,7 @@ def _run(readings: Mapping[str, Reading], run: str) -> Document:
         "sites": sites,
         "not_here": absent_sites(offered, run),
         "rounds": [_round(offered, run, number, settings) for number in rounds_of(offered, run)],
+        "verdicts": dict(sum((Counter(site["verdicts"]) for site in sites.values()), Counter())),
         "outcome": _outcome(offered, run),
         "digest": closing(offered, run).model_dump() if offered else None,
     }
