@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from aggregator.configuration import require_aggregator
@@ -40,7 +41,7 @@ def list_runs(work: Path) -> list[ListedRun]:
         ConfigurationError: there is no such directory, or it is no aggregator's.
     """
     require_aggregator(work)
-    return [_listed(work, store) for store in reversed(runs_in(work))]
+    return [_listed(work, store.run, tuple(sorted(store.marks().items()))) for store in reversed(runs_in(work))]
 
 
 def listing_text(runs: Sequence[ListedRun]) -> str:
@@ -55,10 +56,13 @@ def _by(listed: ListedRun) -> str:
     return f"{listed.task} by {listed.method}" if listed.task else ""
 
 
-def _listed(work: Path, store: RunStore) -> ListedRun:
+@lru_cache(maxsize=1000)
+def _listed(work: Path, run: str, _marks: tuple[tuple[str, int], ...]) -> ListedRun:
+    """Return one run; read once for each state of its files, for the dashboard asks again and again."""
+    store = RunStore(work, run)
     began = time_text((store.home / names.RUN_CONFIGURATION).stat().st_mtime)
     try:
-        view = view_of(open_run_files(work, store), with_open_round=False)
+        view = view_of(open_run_files(work, store), with_open_round=store.is_over)
     except DropfedError as error:
         return ListedRun(store.run, began, str(error))
     return ListedRun(store.run, began, _state(store, view), view.configuration.task, view.configuration.method)
@@ -69,6 +73,6 @@ def _state(store: RunStore, view: RunView) -> str:
         return view.outcome.text
     if store.stop_requested:
         return "being closed"
-    rounds = view.configuration.rounds
-    where = f"round {min(len(view.rounds), rounds)} of {rounds}" if len(view.rounds) <= rounds else "the closing round"
-    return f"{'paused' if store.paused else 'open'}, {where}"
+    opened, rounds = len(view.rounds), view.configuration.rounds
+    where = f"round {opened} of {rounds}" if opened else f"before round 1 of {rounds}"
+    return f"{'paused' if store.paused else 'open'}, {where if opened <= rounds else 'the closing round'}"

@@ -79,14 +79,9 @@ async function look() {
   asking = true;
   clearTimeout(timer);
   try {
-    const token = sessionStorage.getItem(TOKEN);
-    const answer = await fetch("state.json", {
-      headers: token ? { Authorization: `Bearer ${token}` } : {},
-      cache: "no-store",
-      signal: AbortSignal.timeout(ANSWER_WITHIN_MS),
-    });
+    const answer = await ask("state.json");
     if (answer.status === 401) {
-      askForToken(token !== null);
+      askForToken(sessionStorage.getItem(TOKEN) !== null);
       return;
     }
     if (!answer.ok) throw new Error(String(answer.status));
@@ -97,6 +92,15 @@ async function look() {
     asking = false;
     if (part("login").hidden) timer = setTimeout(look, document.hidden ? HIDDEN_EVERY_MS : SHOWN_EVERY_MS);
   }
+}
+
+function ask(path) {
+  const token = sessionStorage.getItem(TOKEN);
+  return fetch(path, {
+    headers: token ? { Authorization: `Bearer ${token}` } : {},
+    cache: "no-store",
+    signal: AbortSignal.timeout(ANSWER_WITHIN_MS),
+  });
 }
 
 function askForToken(wasWrong) {
@@ -136,6 +140,7 @@ function show(state) {
   say("problem", state.problem ?? "");
   part("run").hidden = state.run === null;
   if (state.run !== null) showRun(state.run);
+  showIfNew("runs-body", state.runs, (target) => showRuns(target, state.runs));
   showIfNew("lines", state.log, showLog);
   say("no-log", state.log.length ? "" : "There is no log yet.");
 }
@@ -157,6 +162,35 @@ function showRun({ overview, about, words, rounds, curves }) {
   });
   showIfNew("rounds-body", [Object.keys(overview.sites), rounds], () => showRounds(Object.keys(overview.sites), rounds));
   drawCurves(curves);
+}
+
+function showRuns(target, runs) {
+  part("no-runs").hidden = runs.length > 0;
+  part("runs-table").hidden = runs.length === 0;
+  target.replaceChildren(...runs.map((run) => {
+    const button = element("button", { type: "button", "aria-label": `Report of run ${run.run}` }, "Show");
+    button.addEventListener("click", () => showReport(run.run));
+    return element("tr", {},
+      element("th", { scope: "row" }, run.run),
+      element("td", {}, moment(run.began)),
+      element("td", {}, run.task === null ? "–" : `${run.task} by ${run.method}`),
+      element("td", { class: "state" }, run.state),
+      element("td", {}, button));
+  }));
+}
+
+async function showReport(run) {
+  part("report").hidden = false;
+  part("report-title").textContent = `Report of run ${run}`;
+  part("report-command").textContent = `dropfed-aggregator report ${run} --pages DIR`;
+  part("report-text").textContent = "Being made …";
+  part("report-title").focus();
+  try {
+    const answer = await ask(`report/${run}`);
+    part("report-text").textContent = answer.ok ? await answer.text() : "There is no such report here any more.";
+  } catch (error) {
+    part("report-text").textContent = "The dashboard does not answer; try again.";
+  }
 }
 
 function where(overview) {
