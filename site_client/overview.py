@@ -19,6 +19,7 @@ from shared.folder.lock import is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import final_text
 from shared.moments import moment_text
+from shared.software import own_software
 from site_client import limits, store
 from site_client.configuration import (
     FILE,
@@ -53,6 +54,7 @@ def overview(work: Path) -> dict[str, Any]:
     waits_for, then = _standing(work, configuration, ledger, status)
     return status | {
         "work": str(work),
+        "software": own_software(),
         "running": running,
         "waits_for": waits_for,
         "since": _since(work, ledger, status),
@@ -83,6 +85,7 @@ def overview_text(state: dict[str, Any]) -> str:
     if state["transfer"]:
         lines.append(f"on its way: {transfer_text(Transfer(**state['transfer']))}")
     lines.append(f"limits: {state['limits']}")
+    lines.append(f"software: {state['software']}")
     if state["settings"]:
         lines.append(f"settings: {state['settings']}")
     if state["trouble"]:

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import FinalCard
-from shared.exchange.signing import SigningKey, canonical
+from shared.exchange.signing import SigningKey, canonical, open_signed
 from shared.folder.lock import LOCK, work_lock
 from shared.folder.meter import TRANSFER, Meter
 from shared.moments import moment_text
@@ -128,6 +129,19 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
     assert "run octa-1: ended" in said and "  north: finished" in said and "reason: as the test says" in said
     trouble.write_text("left by a daemon that was killed before it could say that it was over")
     assert all(word not in aggregator_says(run) for word in ("waits for", "why:", "next:", "not running", "trouble"))
+
+
+def test_the_versions_of_both_ends_are_told_and_compared(run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    ours = f"dropfed {version('dropfed')}"
+    assert f"\nsoftware: {ours}\n  north: " in aggregator_says(run) and f"\nsoftware: {ours}" in site_says(run)
+    assert "joined with" not in aggregator_says(run)
+    home = run.drop.parent
+    card = home / "aggregator" / "sites" / "north" / "mirror" / names.SITE_CARD
+    body, _ = open_signed(card.read_bytes())
+    card.write_bytes(SigningKey.at(home / "north" / "signing.key").sign(body | {"software": "dropfed 0.0.9"}))
+    told = f"software: joined with dropfed 0.0.9, here is {ours}; ask whether it was updated since"
+    assert f"\n      {told}\n" in aggregator_says(run)
 
 
 def test_what_changes_while_it_is_read_is_read_again(run: Played, store: RunStore) -> None:
