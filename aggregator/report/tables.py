@@ -25,6 +25,9 @@ SHOWN_ROWS = 300
 _LONG = 30
 """Letters of a text that needs a wide column."""
 
+_BETWEEN = 3
+"""Letters between two columns."""
+
 _TOO_SMALL = 0.0005
 """With three places it would look like 0, which it is not."""
 
@@ -114,6 +117,24 @@ class Table:
             ShownCell(name, "number" if "number" in kind else "") for name, kind in zip(self.header, kinds, strict=True)
         ]
 
+    def parts(self, letters: int) -> list[ShownPart]:
+        """The same in parts that fit beside each other into so many letters; what is further goes on below.
+
+        Each part begins with the columns of text that the table begins with: they say what its rows are.
+        """
+        heads, rows = self.heads, self.shown
+        widths = [
+            _BETWEEN + min(_LONG, max(len(cell.text) for cell in (head, *cells)))
+            for head, cells in zip(heads, _columns(rows, len(heads)), strict=True)
+        ]
+        names = [*range(_count_of_names(rows, len(heads)))]
+        parts = [[*names]]
+        for at in range(len(names), len(heads)):
+            if len(parts[-1]) > len(names) and sum(widths[column] for column in (*parts[-1], at)) > letters:
+                parts.append([*names])
+            parts[-1].append(at)
+        return [ShownPart([heads[at] for at in part], [[row[at] for at in part] for row in rows]) for part in parts]
+
     @property
     def left_out(self) -> int:
         """How many rows a page does not show."""
@@ -126,6 +147,25 @@ class ShownCell:
 
     text: str
     kind: str = ""
+
+
+@dataclass(frozen=True)
+class ShownPart:
+    """Some columns of a table as a page shows them."""
+
+    heads: Sequence[ShownCell]
+    rows: Sequence[Sequence[ShownCell]]
+
+
+def _columns(rows: Sequence[Sequence[ShownCell]], count: int) -> list[list[ShownCell]]:
+    return [[row[at] for row in rows] for at in range(count)]
+
+
+def _count_of_names(rows: Sequence[Sequence[ShownCell]], count: int) -> int:
+    """Return with how many columns a table says what its rows are: the first one, and those of text beside it."""
+    columns = _columns(rows, count)
+    is_text = (any(cell.kind not in ("number", "soft") for cell in cells) for cells in columns[1:])
+    return 1 + next((at for at, is_name in enumerate(is_text) if not is_name), count - 1)
 
 
 def number(cell: Cell) -> float:
