@@ -121,7 +121,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
         raise ConfigurationError(problems)
     task, method, model, images, sha256 = begun
     store = RunStore(work, run.run)
-    written, run = run, run if store.was_begun_as(run) else in_full(run)
+    written, run = run, as_begun(store, run)
     division = sharing(task, method, model)
     store.require_same(run, division)
     is_new = not store.aggregate_path(0).exists()
@@ -453,6 +453,20 @@ def _by_default(written: RunConfiguration, run: RunConfiguration) -> Iterator[st
         for name, each in unsaid.items():
             if each is not None:  # else nothing is done there
                 yield name if isinstance(each, dict) else f"{name} {json.dumps(each)}"
+
+
+def as_begun(store: RunStore, run: RunConfiguration) -> RunConfiguration:
+    """Return the configuration to go on with: as it was begun, also by a version in which a run said less, or in full.
+
+    What a newer version takes by default, and the one that began the run did not know, makes it no other run.
+    """
+    if store.was_begun_as(run):
+        return run
+    full = in_full(run)
+    begun = store.begun()
+    if begun is None or (begun.plugins, begun.scores) != (full.plugins, full.scores):
+        return full
+    return begun if in_full(begun) == full else full
 
 
 def in_full(run: RunConfiguration) -> RunConfiguration:

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from aggregator.cli import main
 from aggregator.configuration import AggregatorConfiguration
 from aggregator.new_run import Answers, filled_in, template
+from aggregator.preparation import as_begun, in_full
 from aggregator.setup import initialise
 from aggregator.store import RunStore
 from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
@@ -325,6 +326,29 @@ def test_a_run_goes_on_as_it_was_begun_though_it_says_less_than_runs_do_now(prep
         assert result.exit_code == 0, result.output
         assert "old-1 was launched with just these settings; `launch` goes on with it" in result.output
         assert " on the held-out set (accuracy)" in result.output
+    finally:
+        store.abort("only a test")
+
+
+def test_a_run_goes_on_after_an_upgrade_that_knows_more_settings(prepared: Path, tmp_path: Path) -> None:
+    path = tmp_path / "RUN.yaml"
+    run = run_configuration(run="old-2", sites=["north"], quorum=1)
+    task, method = task_named(run.task), open_method(run.method, {})
+    network = build_network(task, method, task.options(run.task_options), 2, run_seed=run.seed, is_private=False)
+    full, store = in_full(run), RunStore(prepared, "old-2")
+    known = {name: value for name, value in full.task_options.items() if name != "max_grad_norm"}
+    store.begin(begun := full.model_copy(update={"task_options": known}), listed := sharing(task, method, network))
+    save_tensors(network, listed.shared, store.aggregate_path(0))
+    try:
+        path.write_bytes(dump_yaml(run))
+        result = command("validate", path, "--work", prepared)
+        assert result.exit_code == 0, result.output
+        assert "old-2 was launched with just these settings; `launch` goes on with it" in result.output
+        assert as_begun(store, run) == begun != full
+        for other in ({"seed": 8}, {"task_options": {**run.task_options, "max_grad_norm": 1.0}}):
+            path.write_bytes(dump_yaml(run.model_copy(update=other)))
+            result = command("validate", path, "--work", prepared)
+            assert (result.exit_code, "old-2 was begun with another configuration" in result.output) == (2, True)
     finally:
         store.abort("only a test")
 
