@@ -39,13 +39,13 @@ def test_two_sentences_say_what_was_gained_and_where_it_does_worst() -> None:
     first = {"north": part("6", 0.25), "south": part("6", 0.5), "east": part("6", 0.2), "west": few}
     chosen = {"north": part("6", 0.5), "south": part("6", 0.4), "east": few, "west": part("6", 0.3)}
     assert said(first, chosen) == (
-        "on its own test images Dice rose at 1 of 2 sites, in the mean from 0.375 to 0.450",
+        "on the sites' own test images Dice rose at 1 of 2 sites, in the mean from 0.375 to 0.450",
         "it is lowest at west: 0.300",
     )
     assert said(first, {"north": part("6", 0.25)})[1] == "it is lowest at north: 0.250, after 0.250 before training"
     assert said({"north": few}, {"north": few}) == (
-        "no site reported Dice on its own test images both before and after training",
-        "no site reported Dice of the chosen model on its own test images",
+        "no site reported Dice on its test images both before and after training",
+        "no site reported Dice of the chosen model on its test images",
     )
 
 

@@ -50,13 +50,13 @@ def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[
         rose = sum(round(last[site], PLACES) > round(first[site], PLACES) for site in both)
         before, after = (fmean(of[site] for site in both) for of in (first, last))
         gain = (
-            f"on its own test images {title} rose at {rose} of {pluralize(len(both), 'site')}, in the mean from "
+            f"on the sites' own test images {title} rose at {rose} of {pluralize(len(both), 'site')}, in the mean from "
             f"{before:.{PLACES}f} to {after:.{PLACES}f}"
         )
     else:
-        gain = f"no site reported {title} on its own test images both before and after training"
+        gain = f"no site reported {title} on its test images both before and after training"
     if not last:
-        return gain, f"no site reported {title} of the chosen model on its own test images"
+        return gain, f"no site reported {title} of the chosen model on its test images"
     worst = min(sorted(last), key=last.__getitem__)
     since = f", after {first[worst]:.{PLACES}f} before training" if worst in first else ""
     return gain, f"it is lowest at {worst}: {last[worst]:.{PLACES}f}{since}"
