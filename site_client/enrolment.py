@@ -98,8 +98,8 @@ class Enrolment:
         said = f" in {pluralize(len(runs), 'run')} ({', '.join(runs)})" if runs else ""
         lacking = [name for name in (ENCRYPTION_KEY_FILE, DIVISION, BUDGET) if not (self._work / name).exists()]
         logger.warning(
-            "restored from the folder: this site's card and %s of its%s; %s; parts of models that stayed here, such as "
-            "heads, begin anew",
+            "restored from the folder: this site's card and %s of its%s; %s; what stayed here alone, such as heads and "
+            "what scaffold, feddyn and feddc remember of a site, begins anew",
             pluralize(len(messages), "message"),
             said,
             f"not here: {', '.join(lacking)}, put them back from the backup" if lacking else "no file of it is missing",
