@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aggregator.report.text import short, size, table_lines
+from aggregator.report.tables import NOT_REPORTED
+from aggregator.report.text import NONE, short, size, table_lines
 from aggregator.run_view import RECEIVED_SPLITS, Bytes, RunView
 from shared.audit.difference import flat
 from shared.exchange.tables import Split
@@ -97,7 +98,7 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 def comparison_text(views: Sequence[RunView]) -> str:
     """Runs as Markdown, a column for each."""
     names, runs = [view.run for view in views], [summary_of(view) for view in views]
-    lines = _table("", names, {"outcome": [run.outcome or "" for run in runs], "state": [run.state for run in runs]})
+    lines = _table("", names, {"outcome": [run.outcome or NONE for run in runs], "state": [run.state for run in runs]})
     differing = {
         key: [_shown(values[run]) if run in values else "" for run in names]
         for key, values in settings_that_differ(views).items()
@@ -111,21 +112,25 @@ def comparison_text(views: Sequence[RunView]) -> str:
         "rounds of training": [str(run.rounds) for run in runs],
         "sent to the sites": [size(run.bytes.down) for run in runs],
         "sent by the sites": [size(run.bytes.up) for run in runs],
-        "seconds in rounds": ["" if run.seconds is None else str(run.seconds) for run in runs],
+        "seconds in rounds": [NONE if run.seconds is None else str(run.seconds) for run in runs],
     }
     return "\n".join([*lines, *_table("Cost", names, cost)]).lstrip("\n") + "\n"
 
 
 def _score_rows(runs: Sequence[Summary]) -> dict[str, list[str]]:
     rows = {
-        "of round": ["" if run.aggregate is None else str(run.aggregate) for run in runs],
+        "of round": [NONE if run.aggregate is None else str(run.aggregate) for run in runs],
         "score": [run.score for run in runs],
     }
     for split in RECEIVED_SPLITS:
         for site in dict.fromkeys(site for run in runs for site in run.on(split).sites):
-            rows[f"{split}, {site}"] = [short(run.on(split).sites.get(site)) for run in runs]
-        rows[f"{split}, mean over sites"] = [short(run.on(split).mean) for run in runs]
+            rows[f"{split}, {site}"] = [_score(run, run.on(split).sites.get(site)) for run in runs]
+        rows[f"{split}, mean over sites"] = [_score(run, run.on(split).mean) for run in runs]
     return rows
+
+
+def _score(run: Summary, value: float | None) -> str:
+    return NOT_REPORTED.why if value is None and run.aggregate is not None else short(value)
 
 
 def _table(title: str, runs: Iterable[str], rows: Mapping[str, Sequence[str]]) -> list[str]:

@@ -8,13 +8,14 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from shared.errors import ConfigurationError
-from shared.exchange.names import Name
+from shared.exchange.names import RUNS, Name
 from shared.exchange.records.run import DistributionName, Plugin, RunConfiguration
 from shared.exchange.records.values import Digest, Record
 from shared.folder.address import checked_address, folder_here, shown
 from shared.folder.contract import Folder
 from shared.folder.copies import Copies
 from shared.folder.local import LocalFolder
+from shared.folder.lock import require_work
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
 from shared.learning.plugins import permit, required_by
@@ -73,6 +74,19 @@ class AggregatorConfiguration(Record):
             if other != name:
                 raise ValueError(f"sites: {other} and {name} have one folder, {shown(url)}; give each its own")
         return self
+
+
+def require_aggregator(work: Path) -> None:
+    """Demand that a directory is an aggregator's, whatever has become of its settings since.
+
+    Raises:
+        ConfigurationError: there is no such directory, or it is none.
+    """
+    require_work(work, MADE_BY)
+    if not (work / FILE).exists() and not (work / RUNS).is_dir():
+        raise ConfigurationError(
+            [f"{work}: is no aggregator's work directory: {FILE} is not in it; name that with --work, or run {MADE_BY}"]
+        )
 
 
 def read_configuration(work: Path) -> AggregatorConfiguration:

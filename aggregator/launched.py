@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aggregator.configuration import MADE_BY
+from aggregator.configuration import require_aggregator
 from aggregator.store import RunStore, runs_in
 from shared.errors import ConfigurationError
-from shared.folder.lock import is_at_work, require_work
+from shared.folder.lock import is_at_work
 
 
 def unless_running(store: RunStore, work: Path) -> str:
@@ -36,7 +36,7 @@ def runs_here(work: Path) -> str:
     Raises:
         ConfigurationError: there is no such directory.
     """
-    require_work(work, MADE_BY)
+    require_aggregator(work)
     runs = [store.run for store in runs_in(work)]
     return f"the runs here are {', '.join(runs)}" if runs else "no run was launched here yet"
 

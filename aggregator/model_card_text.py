@@ -14,6 +14,7 @@ from shared.escaping import escape
 from shared.exchange.tables import SPLITS, Split
 from shared.learning.models.encoders import BaseWeights
 from shared.learning.outcome import Outcome
+from shared.moments import moment_text
 from shared.plurals import pluralize
 
 NOT_REPORTED = "not reported"
@@ -125,7 +126,7 @@ def card_text(card: ModelCard) -> str:
     facts = {
         "task": run.task,
         "method": run.method,
-        "trained": f"from {_or_missing(run.began)} to {_or_missing(run.ended)}",
+        "trained": f"from {_moment(run.began)} to {_moment(run.ended)}",
         "rounds": f"{run.rounds.trained} of {run.rounds.planned} trained; the model is {run.chosen} "
         f"({run.chosen_because})",
         "answers": ", ".join(f"{count} {status}" for status, count in run.verdicts.items()) or NOT_REPORTED,
@@ -234,6 +235,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 def _or_missing(value: Any) -> Any:
     return NOT_REPORTED if value is None else value
+
+
+def _moment(time: str | None) -> str:
+    return NOT_REPORTED if time is None else moment_text(time)
 
 
 def _score(score: float | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from shared.doors import yaml_text
 from shared.errors import ConfigurationError
 from shared.exchange.reading import KEPT_BYTES, dump_values, parse_yaml
 from shared.exchange.records.run import RunConfiguration
-from shared.learning.methods import open_method, usual_options
+from shared.learning.methods import file_of, method_names, open_method, usual_options
 from shared.learning.methods.terms import MethodOptions
 from shared.learning.tasks import TASK_NAMES
 from shared.learning.tasks.terms import EXTERNAL, Options
@@ -133,6 +134,17 @@ def suggested(work: Path, configuration: AggregatorConfiguration, task: str, pre
     numbers = (f"{stem}-{datetime.now(UTC).year}-{number:02d}" for number in range(1, len(used) + 2))
     name = next(name for name in numbers if name not in used)
     return Answers(name, task, said["method"], sorted(configuration.sites), said["rounds"], preset)
+
+
+def methods_offered(suggested: str) -> dict[str, str]:
+    """Return the methods, each with a line about it: the suggested one first."""
+    return {name: _summary(name) for name in sorted(method_names(), key=lambda name: (name != suggested, name))}
+
+
+def _summary(method: str) -> str:
+    """Return the first sentence of a method's file, which names what it is and whose."""
+    told = ast.get_docstring(ast.parse(file_of(method).read_bytes())) or ""
+    return re.split(r"\.(?=\s+[A-Z]|$)", " ".join(told.partition("\n\n")[0].split()))[0]
 
 
 def answered(work: Path, configuration: AggregatorConfiguration, answers: Answers, name: str, answer: Any) -> Answers:

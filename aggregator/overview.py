@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from aggregator.configuration import MADE_BY
+from aggregator.configuration import require_aggregator
 from aggregator.estimates import answer_is_expected, end_is_expected
 from aggregator.facts import is_owed_end
 from aggregator.run_view import Reading, RunView, open_run_files, view_of
@@ -18,14 +18,17 @@ from shared.durations import duration_text
 from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
-from shared.exchange.mirror import Mirror
+from shared.exchange.mirror import MIRROR, Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.records.messages import status_text
 from shared.exchange.records.run import round_name
 from shared.exchange.records.values import sentence, time_text
-from shared.folder.lock import is_at_work, require_work
+from shared.exchange.trust import open_site_card
+from shared.folder.lock import is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import Outcome, chosen_text
+from shared.moments import moment_text
+from shared.software import own_software
 
 MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon longer than a reading
 
@@ -54,12 +57,14 @@ class SiteOverview:
     """Where one site stands.
 
     Args:
+        software: what it joined with, as its card says; an update since then shows nowhere.
         expected: when its answer is, by an estimate.
         new_key: which key it signs with, if another than it was enrolled with.
         trouble: what stands in the way of its folder, since ``trouble_since``.
     """
 
     phase: str
+    software: str | None
     expected: str | None
     transfer: Transfer | None
     last_verdict: str | None
@@ -74,6 +79,7 @@ class Overview:
     """Where a run stands; docs/commands.md shows it in words.
 
     Args:
+        software: of this machine.
         trouble: what keeps the run from coming to anything.
         waits_for: sites, ``since`` when and ``why``; ``next``: what happens then.
         expected_end: by an estimate.
@@ -83,6 +89,7 @@ class Overview:
     outcome: Outcome | None
     now: str
     work: str
+    software: str
     configuration: str
     state: str
     running: bool
@@ -112,7 +119,7 @@ def read_newest_run(work: Path, read: Callable[[Reading], Read]) -> Read:
     Raises:
         ConfigurationError: there is no such directory, or no run was launched here yet.
     """
-    require_work(work, MADE_BY)
+    require_aggregator(work)
     for _ in range(MOST_READINGS):
         runs = runs_in(work)
         if not runs:
@@ -146,6 +153,7 @@ def overview_of(reading: Reading, view: RunView) -> Overview:
         outcome=view.outcome,
         now=time_text(now),
         work=str(work),
+        software=own_software(),
         configuration=str(store.home / names.RUN_CONFIGURATION),
         state=_state(store, view, waited_for),
         running=is_running,
@@ -178,21 +186,24 @@ def overview_text(state: Overview) -> str:
         command = f"dropfed-aggregator launch {quoted(state.configuration)} --work {quoted(state.work)}"
         lines.append(f"the aggregator is not running: `{command}` goes on with the run")
     if state.waits_for:
-        lines.append(f"waits for: {', '.join(state.waits_for)}, since {state.since}")
+        lines.append(f"waits for: {', '.join(state.waits_for)}, since {moment_text(state.since)}")
     lines += [f"{what}: {said}" for what, said in (("why", state.why), ("next", state.next)) if said]
     lines += [f"trouble: {trouble}" for trouble in state.trouble]
     if state.expected_end:
-        lines.append(f"estimate: ends about {state.expected_end}, if rounds go on as they went")
+        lines.append(f"estimate: ends about {moment_text(state.expected_end)}, if rounds go on as they went")
     if state.final_model:
         lines.append(f"chosen: {state.chosen}: {state.final_model}")
     if state.reason:
         lines.append(f"reason: {state.reason}")
+    lines.append(f"software: {state.software}")
     for name, site in state.sites.items():
-        lines += [f"  {name}: {site.phase}", *(f"      {line}" for line in _site_lines(site, state.running))]
+        lines += [f"  {name}: {site.phase}", *(f"      {line}" for line in _site_lines(site, state))]
     return "\n".join(lines)
 
 
-def _site_lines(site: SiteOverview, is_running: bool) -> Iterator[str]:
+def _site_lines(site: SiteOverview, state: Overview) -> Iterator[str]:
+    if site.software not in (None, state.software):
+        yield f"software: joined with {site.software}, here is {state.software}; ask whether it was updated since"
     if site.transfer:
         yield f"on its way: {transfer_text(site.transfer)}"
     if site.last_verdict:
@@ -202,12 +213,12 @@ def _site_lines(site: SiteOverview, is_running: bool) -> Iterator[str]:
         trouble = f"; {beat.trouble}" if beat.trouble else ""
         yield f"says: {beat.text}, heard {duration_text(beat.age_s)} ago{trouble}"
     if site.expected:
-        yield f"estimate: answers about {site.expected}, if it takes as long as it did"
+        yield f"estimate: answers about {moment_text(site.expected)}, if it takes as long as it did"
     if site.new_key:
         yield f"new key: {site.new_key}"
-    if site.trouble:
-        last = "" if is_running else ", when the aggregator last ran"
-        yield f"trouble: {site.trouble} (since {site.trouble_since}{last})"
+    if site.trouble and site.trouble_since:
+        last = "" if state.running else ", when the aggregator last ran"
+        yield f"trouble: {site.trouble} (since {moment_text(site.trouble_since)}{last})"
 
 
 def _waited_for(reading: Reading, view: RunView) -> list[str]:
@@ -288,6 +299,7 @@ def _site(reading: Reading, view: RunView, site: str, now: float, *, is_awaited:
     trouble, trouble_since = (None, None) if view.is_over and not is_awaited else _trouble(home / "trouble.txt")
     return SiteOverview(
         phase=_phase(reading, view, site),
+        software=_software(home, ledger),
         expected=answer_is_expected(view, site, ledger) if ledger and is_expected else None,
         transfer=read_transfer(home / TRANSFER),
         last_verdict=_last_verdict(view, site),
@@ -296,6 +308,14 @@ def _site(reading: Reading, view: RunView, site: str, now: float, *, is_awaited:
         trouble=trouble,
         trouble_since=trouble_since,
     )
+
+
+def _software(home: Path, ledger: Mirror | None) -> str | None:
+    """Return what a site's card says of its software; None before it joined."""
+    if ledger is None:
+        return None
+    content = (home / MIRROR / names.SITE_CARD).read_bytes()
+    return open_site_card(content, federation=ledger.peer.federation, site=home.name, secret=None).software
 
 
 def _trouble(path: Path) -> tuple[str, str] | tuple[None, None]:
@@ -311,7 +331,7 @@ def _new_key(ledger: Mirror | None) -> str | None:
     if ledger is None or not ledger.peer.handovers:
         return None
     newest = ledger.peer.handovers[-1]
-    return f"{newest.key}, from its message {newest.after.seq + 1} on, handed over at {newest.created}"
+    return f"{newest.key}, from its message {newest.after.seq + 1} on, handed over at {moment_text(newest.created)}"
 
 
 def _heartbeat(path: Path, ledger: Mirror | None, now: float) -> Heartbeat | None:

@@ -113,8 +113,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
         raise ConfigurationError(problems)
     _found(problems, partial(permit_plugins, configuration, run), f"{run_yaml}: ")
     store, written = RunStore(work, run.run), run
-    if not (goes_on := store.was_begun_as(run)):
-        run = _found([], partial(as_of_now, run)) or run  # an unknown task or method is told below
+    run = _found([], partial(as_begun, store, written)) or written  # an unknown task or method is told below
     problems += run_problems(run, configuration, work, str(run_yaml))
     problems += _open_runs(work, run, run_yaml)
     problems += _site_problems(work, run, configuration)
@@ -123,7 +122,7 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
     if begun is None or problems:
         raise ConfigurationError(problems)
     task, method, model, images, sha256 = begun
-    run = run if goes_on else in_full(run)
+    run = as_begun(store, written)  # what it cannot be, if it cannot, is told now
     division = sharing(task, method, model)
     store.require_same(run, division)
     is_new = not store.aggregate_path(0).exists()
@@ -262,9 +261,14 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     absent = [site for site in run.sites if not (work / "sites" / site / "mirror" / names.SITE_CARD).exists()]
     if absent:
         yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
-    down, up = (size_text(size) for size in _sizes_of_a_round(prepared))
+    down, up = _sizes_of_a_round(prepared)
+    in_all = f"up to {size_text((run.rounds + 2) * down)} to each site and {size_text(run.rounds * up)} back"
     form = f" as {run.wire.numbers}" + (", before compression" if run.wire.compression != "none" else "")
-    yield Finding("note", f"weights: each round sends {down} to a site and {up} back{form}; {_kept(run)}")
+    yield Finding(
+        "note",
+        f"weights: each round sends {size_text(down)} to a site and {size_text(up)} back{form}, the whole run "
+        f"{in_all}; {_kept(run)}",
+    )
 
 
 def _about_scoring(run: RunConfiguration) -> Finding:
@@ -463,6 +467,19 @@ def _by_default(written: RunConfiguration, run: RunConfiguration) -> Iterator[st
         for name, each in unsaid.items():
             if each is not None:  # else nothing is done there
                 yield name if isinstance(each, dict) else f"{name} {json.dumps(each)}"
+
+
+def as_begun(store: RunStore, run: RunConfiguration) -> RunConfiguration:
+    """Return the configuration to go on with, be it as a version began it in which runs said less; or to begin with.
+
+    What a newer version takes by default, and the one that began the run did not know, makes it no other run.
+    """
+    if store.was_begun_as(run):
+        return run
+    new, begun = in_full(as_of_now(run)), store.begun()
+    if begun is None or (begun.plugins, begun.scores) != (new.plugins, new.scores):
+        return new
+    return begun if in_full(begun) in (in_full(run), new) else new
 
 
 def in_full(run: RunConfiguration) -> RunConfiguration:

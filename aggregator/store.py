@@ -118,6 +118,14 @@ class RunStore(RunFiles):
         path = self.home / names.RUN_CONFIGURATION
         return path.exists() and path.read_bytes() == dump_yaml(configuration)
 
+    def begun(self) -> RunConfiguration | None:
+        """Return the configuration that the run was begun with; None if it was not.
+
+        Raises:
+            ConfigurationError: its file is damaged.
+        """
+        return self.configuration() if (self.home / names.RUN_CONFIGURATION).exists() else None
+
     def require_same(self, configuration: RunConfiguration, sharing: Sharing) -> None:
         """Demand that the run, if it was begun at all, was begun with this configuration; nothing is written.
 

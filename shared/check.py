@@ -6,7 +6,7 @@ Each finding is one line. ``note``: it works, only slower. ``warning``: it works
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from shared.commands import say
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, TransientError
+from shared.escaping import escape
 from shared.exchange.names import SCRATCH
 from shared.folder.address import is_loopback, shown
 from shared.folder.capabilities import Capabilities
@@ -36,6 +37,7 @@ Grade = Literal["ok", "note", "warning", "problem"]
 LITTLE_ROOM_BYTES = 1 << 30
 CLOCKS_AGREE_S = 5.0
 ENDS_SOON = timedelta(days=7)  # of a certificate that nobody has renewed yet
+_SHOWN_FILES = 5  # in one line
 _SHOWN_CHARACTERS = 80  # of what a server says about itself
 
 
@@ -48,15 +50,20 @@ class Finding:
 
 
 def report(findings: Iterable[Finding], *, as_json: bool = False) -> None:
-    """Print the findings as they come, or as JSON at the end; end with exit code 1 if there is a problem among them."""
+    """Print the findings as they come and how many are problems, or all as JSON at the end.
+
+    Exit with 1 if there is a problem among them.
+    """
     told = []
     for finding in findings:
         told.append(finding)
         if not as_json:
             say(f"{finding.grade:8} {finding.text}")
-    problems = sum(finding.grade == "problem" for finding in told)
+    problems, warnings = (sum(finding.grade == grade for finding in told) for grade in ("problem", "warning"))
     if as_json:
         say(json.dumps({"problems": problems, "findings": [asdict(finding) for finding in told]}, indent=2))
+    else:
+        say(f"in all   {pluralize(problems, 'problem')}, {pluralize(warnings, 'warning')}")
     if problems:
         raise SystemExit(1)
 
@@ -226,7 +233,34 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
         raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
     classes = ", ".join(found.classes)
     yield Finding("ok", f"{task_name}: {pluralize(len(found.samples), 'labelled image')} in {root}; classes: {classes}")
+    if task.labels_pixels:
+        yield from look_at_masks(task, root, found.classes)
     yield from _held_out(task, found)
+
+
+def look_at_masks(task: Task, root: Path, classes: Sequence[str]) -> Iterator[Finding]:
+    """See which masks of images that can be read may mean something else than they say."""
+    from shared.learning.data.images import odd_masks, short_name  # noqa: PLC0415  (keeps --help instant)
+
+    def some(files: Sequence[Path]) -> str:
+        more = ", …" if len(files) > _SHOWN_FILES else ""
+        return escape(", ".join(short_name(path) for path in files[:_SHOWN_FILES]) + more)
+
+    odd = odd_masks(root, len(classes))
+    if odd.empty:
+        count = pluralize(len(odd.empty), "mask is", "masks are")
+        yield Finding(
+            "warning",
+            f"{task.name}: {count} empty, {classes[0]} all over, as {some(odd.empty)}; if something is to be seen "
+            "there, mark it",
+        )
+    if odd.grey:
+        count = pluralize(len(odd.grey), "mask has", "masks have")
+        yield Finding(
+            "warning",
+            f"{task.name}: {count} grey values, as {some(odd.grey)}: every value but 0 is taken for {classes[1]}; save "
+            "what is meant as black and white",
+        )
 
 
 def _held_out(task: Task, found: Collection) -> Iterator[Finding]:

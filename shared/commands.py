@@ -71,6 +71,12 @@ class Program(click.Group):
         except click.Abort:  # Ctrl-C at a question, or a no
             say("\nstopped here: nothing was done", err=True)
             ctx.exit(1)
+        except KeyboardInterrupt:  # before, or without, an end of its own for Ctrl-C
+            say(
+                "\nstopped by Ctrl-C; where this command had begun something, the same command goes on with it",
+                err=True,
+            )
+            ctx.exit(1)
         except BrokenPipeError:  # whoever read our output, `head` perhaps, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Literal
 
 from shared.escaping import escape
+from shared.moments import moment_text
 
 MAX_BYTES = 5_000_000  # of one log file; five old ones are kept
 LogForm = Literal["text", "json"]
@@ -24,6 +25,9 @@ class _TextLine(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802  (logging's name)
+        return moment_text(record.created)
 
     def format(self, record: logging.LogRecord) -> str:
         return escape(super().format(record))

@@ -24,7 +24,7 @@ from shared.folder.address import folder_here
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
-from shared.folder.lock import is_at_work
+from shared.folder.lock import is_at_work, require_work
 from shared.folder.login import Password
 from shared.folder.meter import TRANSFER, Direction, Meter
 from shared.folder.webdav import WebDavFolder
@@ -174,6 +174,19 @@ def require_site(work: Path) -> None:
     """
     if not (work / FILE).exists():
         read_configuration(work)
+
+
+def require_here(work: Path) -> None:
+    """Demand that a site was set up in a directory, whatever has become of its settings since.
+
+    Raises:
+        ConfigurationError: there is no such directory, or it is no site's.
+    """
+    require_work(work, MADE_BY)
+    if not (work / FILE).exists() and not (work / "mirror").is_dir():
+        raise ConfigurationError(
+            [f"{work}: is no site's work directory: {FILE} is not in it; name that with --work, or run {MADE_BY}"]
+        )
 
 
 def read_configuration(work: Path) -> SiteConfiguration:

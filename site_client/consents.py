@@ -23,6 +23,7 @@ from site_client import store
 from site_client.commitment import commit, release
 from site_client.configuration import SiteConfiguration
 from site_client.disclosure import split_counts
+from site_client.final import prune_personal
 from site_client.policy import judge
 from site_client.round_work import RoundWork
 from site_client.train import check_offer
@@ -77,6 +78,7 @@ class Consents:
         answer = Consent(run=run, agrees=agrees, reason=reason, images=images)
         self._round_work.sign(MessageRef("consent", run), {names.CONSENT: canonical(answer.model_dump())})
         logger.info("run %s: %s: %s", run, "agreed" if agrees else "declined", reason)
+        prune_personal(self._work, self._ledger)  # a disk that bears one run bears the next
         return True
 
     def _check_start(self, run: str, offered: Sharing) -> None:

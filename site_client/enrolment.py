@@ -9,14 +9,17 @@ from shared.errors import ActionRequiredError, AlreadyExistsError, NotFoundError
 from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel
+from shared.exchange.encryption import ENCRYPTION_KEY_FILE
 from shared.exchange.names import MAX_RECORD_BYTES, MessageRef
 from shared.exchange.trust import open_federation, open_site_card
 from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder
+from shared.plurals import pluralize
 from site_client import store
 from site_client.arrivals import Arrivals
 from site_client.commitment import release
 from site_client.configuration import FILE, SiteConfiguration, other_site
+from site_client.division import BUDGET, DIVISION
 from site_client.facts import ending_of
 from site_client.rotation import first_key
 
@@ -78,6 +81,8 @@ class Enrolment:
             for run in self._arrivals.runs():
                 updates = [MessageRef("update", run, ref.round_no) for ref in self._arrivals.rounds_of(run)]
                 self._inbox.adopt([MessageRef("consent", run), *updates, MessageRef("withdrawal", run)])
+        if taking_back.exists():
+            self._sum_up_restore()
         taking_back.unlink(missing_ok=True)
         for run in store.runs_with_noise(self._work):
             if ending_of(self._ledger, run) is not None:
@@ -85,6 +90,20 @@ class Enrolment:
         if (last := self._ledger.last_from_peer()) is not None:
             self._outbox.prune(last.ref.run)
         self.has_published = True
+
+    def _sum_up_restore(self) -> None:
+        """Log what came back of a lost disk's work, and what did not."""
+        messages = self._ledger.own_messages()
+        runs = dict.fromkeys(message.ref.run for message in messages)
+        said = f" in {pluralize(len(runs), 'run')} ({', '.join(runs)})" if runs else ""
+        lacking = [name for name in (ENCRYPTION_KEY_FILE, DIVISION, BUDGET) if not (self._work / name).exists()]
+        logger.warning(
+            "restored from the folder: this site's card and %s of its%s; %s; what stayed here alone, such as heads and "
+            "what scaffold, feddyn and feddc remember of a site, begins anew",
+            pluralize(len(messages), "message"),
+            said,
+            f"not here: {', '.join(lacking)}, put them back from the backup" if lacking else "no file of it is missing",
+        )
 
     def read_federation(self) -> bool:
         """Accept the aggregator's list of keys, if it is this folder's and names ours; return whether it is there."""

@@ -52,6 +52,22 @@ def unkept_final(work: Path, ledger: Mirror, left_alone: Collection[str]) -> str
     return None
 
 
+def prune_personal(work: Path, ledger: Mirror) -> None:
+    """Remove what stayed here with the rounds of runs that are over, except what a final model is made with.
+
+    Raises:
+        RejectedError, ActionRequiredError: a final card is not as it was accepted.
+    """
+    for run in store.runs_with_personal(work):
+        if (ended := ending_of(ledger, run)) is None:
+            continue
+        kept = None
+        if ended == "finished":  # also where its model is still to be kept
+            chosen = ledger.record(MessageRef("final", run), FinalCard).chosen_round
+            kept = store.newest_personal(work, ledger, run, before=chosen + 1)
+        store.prune_personal(work, run, kept=kept)
+
+
 class Arrived(Record):
     """A final model that came and was checked, and where what goes with it lies.
 

@@ -32,7 +32,21 @@ def unit_name(configuration: SiteConfiguration) -> str:
 def unit_text(
     work: Path, configuration: SiteConfiguration, *, user: str | None = None, password_file: Path | None = None
 ) -> str:
-    """Return the unit of a site.
+    """Return the unit of a site; arguments and errors as of ``drafted_unit``, and all that stands against it.
+
+    Raises:
+        ConfigurationError: no password, a path that the service would not see, or no user whom the daemon may run as.
+    """
+    text, problems = drafted_unit(work, configuration, user=user, password_file=password_file)
+    if problems:
+        raise ConfigurationError(problems)
+    return text
+
+
+def drafted_unit(
+    work: Path, configuration: SiteConfiguration, *, user: str | None = None, password_file: Path | None = None
+) -> tuple[str, list[str]]:
+    """Return the unit of a site as far as this machine knows, and what keeps it from being installed, a sentence each.
 
     Args:
         work: absolute.
@@ -40,22 +54,22 @@ def unit_text(
         password_file: what systemd hands the password from; None: the file that ``site.yaml`` names.
 
     Raises:
-        ConfigurationError: no password, a path that no unit can name or that its service would not see, or no user
-            whom the daemon may run as.
+        ConfigurationError: a path that no unit can name.
     """
-    identity, work = _identity(work, user), as_named(work)
+    problems: list[str] = []
+    identity, work = _identity(work, user, problems), as_named(work)
     password = password_file or work / configuration.password_file
     if not password.exists():
-        raise ConfigurationError([f"{password}: is missing: put the folder's password there, readable by you alone"])
+        problems.append(f"{password}: is missing: put the folder's password there, readable by you alone")
     images = [work / folder for folder in (*configuration.data.values(), *configuration.out_of_distribution.values())]
     needed = [work, *images, Path(sys.executable), Path(sys.prefix), Path(sys.base_prefix), Path(__file__)]
-    if hidden := [path for path in needed if any(path.is_relative_to(folder) for folder in _TEMPORARY)]:
-        remedy = "no service sees what lies in /tmp or /var/tmp; move it elsewhere"
-        raise ConfigurationError([f"{path}: {remedy}" for path in dict.fromkeys(hidden)])
+    hidden = [path for path in needed if any(path.is_relative_to(folder) for folder in _TEMPORARY)]
+    remedy = "no service sees what lies in /tmp or /var/tmp; move it elsewhere"
+    problems += [f"{path}: {remedy}" for path in dict.fromkeys(hidden)]
     needs_home = any(path.is_relative_to(home) for path in needed for home in _HOMES)
     has_gpu = configuration.device != "cpu"
     command = [sys.executable, "-m", "site_client.cli", "run", "--work", str(work)]
-    return _template().substitute(
+    text = _template().substitute(
         unit=unit_name(configuration),
         site=configuration.site,
         federation=configuration.federation,
@@ -69,6 +83,7 @@ def unit_text(
         data="\n".join(f"ReadOnlyPaths={_quoted(f'-{folder}')}" for folder in images),
         devices="DevicePolicy=closed\nDeviceAllow=char-nvidia* rw" if has_gpu else "PrivateDevices=yes",
     )
+    return text, problems
 
 
 def as_named(work: Path) -> Path:
@@ -143,29 +158,28 @@ def _systemctl(root: Path, *arguments: str, remedy: str = "its own words are abo
         raise ActionRequiredError(f"systemd refused `systemctl {' '.join(arguments)}`: {remedy}")
 
 
-def _identity(work: Path, user: str | None) -> str:
+def _identity(work: Path, user: str | None, problems: list[str]) -> str:
     """Who runs the daemon: whom a person names; or the owner of the work directory; or, where that is root, and the
     directory lies in /var/lib, a user that systemd makes for the time it runs.
 
-    Raises:
-        ConfigurationError: none of them.
+    Args:
+        problems: a sentence is added where it may be none of them.
     """
     if user is None and work.parent in _STATE and (work.parent == _STATE[1] or _owner(work) == "root"):
         return f"DynamicUser=yes\nStateDirectory={_quoted(work.name)}\nStateDirectoryMode=0700"
     owner = _owner(work)
     if user not in (None, owner) and not _is_user(user):
-        raise ConfigurationError([f"--user {user}: there is no such user on this machine; correct the name"])
-    if owner == "root" and user in (None, "root"):
-        raise ConfigurationError(
-            [f"{work}: belongs to root, whose rights the daemon may not have: `chown -R USER`, or use /var/lib"]
+        problems.append(f"--user {user}: there is no such user on this machine; correct the name")
+    elif owner == "root" and user in (None, "root"):
+        problems.append(
+            f"{work}: belongs to root, whose rights the daemon may not have: `chown -R USER`, or use /var/lib"
         )
-    if user == "root":
+    elif user == "root":
         remedy = f"leave it out, and {owner}, who owns {work}, runs it"
-        raise ConfigurationError([f"--user root: the daemon may not have the rights of root; {remedy}"])
-    user = user or owner
-    if user != owner:
-        raise ConfigurationError([f"{work}: belongs to {owner}, not to {user}: `chown -R {user} {quoted(work)}` first"])
-    return f"User={user}"
+        problems.append(f"--user root: the daemon may not have the rights of root; {remedy}")
+    elif user not in (None, owner):
+        problems.append(f"{work}: belongs to {owner}, not to {user}: `chown -R {user} {quoted(work)}` first")
+    return f"User={user or owner}"
 
 
 def _owner(work: Path) -> str:

@@ -17,12 +17,11 @@ from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import Range, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.wire import PLAIN
-from shared.folder.lock import require_work
 from shared.learning.data.splits import SPLITS
 from shared.learning.methods import method_names, open_terms
 from shared.plurals import pluralize
 from site_client import store
-from site_client.configuration import FILE, MADE_BY, SiteConfiguration, configuration_in_force
+from site_client.configuration import FILE, SiteConfiguration, configuration_in_force, require_here
 from site_client.division import DIVISION, budget_here, division_here
 from site_client.facts import ending_of
 from site_client.policy import judge
@@ -49,7 +48,7 @@ def offer_folder(work: Path, run: str) -> Path:
     Raises:
         ConfigurationError: there is no such directory, or no such run was offered here.
     """
-    require_work(work, MADE_BY)
+    require_here(work)
     ref = work / "mirror" / MessageRef("offer", run).path
     if not is_name(run) or not (ref / names.MANIFEST).exists():
         offered = sorted(
@@ -61,10 +60,9 @@ def offer_folder(work: Path, run: str) -> Path:
             )
             raise ConfigurationError([f"{run}: no such run was offered to {work}, nor any other yet; {remedy}"])
         waiting = [other for other in offered if standing(work, other) == "offered"]
-        told = (
-            f"waiting for an answer: {', '.join(waiting)}" if waiting else f"none waits; so far: {', '.join(offered)}"
-        )
-        raise ConfigurationError([f"{run}: no such run was offered to {work}; {told}"])
+        told = f"waiting for an answer: {', '.join(waiting)}" if waiting else "none waits for an answer"
+        here = f"the runs here are {', '.join(offered)}"
+        raise ConfigurationError([f"{run}: no such run was offered to {work}; {here}; {told}"])
     return ref
 
 

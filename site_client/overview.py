@@ -15,16 +15,18 @@ from shared.exchange.names import FEDERATION, MANIFEST, MessageRef
 from shared.exchange.records.messages import status_text
 from shared.exchange.records.values import time_text
 from shared.exchange.records.verdicts import FinalCard
-from shared.folder.lock import is_at_work, require_work
+from shared.folder.lock import is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import final_text
+from shared.moments import moment_text
+from shared.software import own_software
 from site_client import limits, store
 from site_client.configuration import (
     FILE,
-    MADE_BY,
     SiteConfiguration,
     configuration_in_force,
     read_configuration,
+    require_here,
     workers_of,
 )
 from site_client.heartbeat import last_status
@@ -41,7 +43,7 @@ def overview(work: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: there is no such directory, or the daemon has not run here yet.
     """
-    require_work(work, MADE_BY)
+    require_here(work)
     if (heartbeat := last_status(work)) is None:
         start = f"start it with `dropfed-site run --work {quoted(work)}`"
         raise ConfigurationError([f"{work}: the daemon has not run here yet; {start}"])
@@ -51,6 +53,7 @@ def overview(work: Path) -> dict[str, Any]:
     waits_for, then = _standing(work, configuration, ledger, status)
     return status | {
         "work": str(work),
+        "software": own_software(),
         "running": running,
         "waits_for": waits_for,
         "since": _since(work, ledger, status),
@@ -75,12 +78,13 @@ def overview_text(state: dict[str, Any]) -> str:
         lines.append(f"the daemon is not running: start it with `dropfed-site run --work {quoted(state['work'])}`")
     if state["ended"]:
         lines.append(f"last run: {state['ended']}")
-    since = f", since {state['since']}" if state["since"] else ""
+    since = f", since {moment_text(state['since'])}" if state["since"] else ""
     lines.append(f"waits for: {state['waits_for']}{since}")
     lines.append(f"next{'' if state['running'] else ', once it runs'}: {state['next']}")
     if state["transfer"]:
         lines.append(f"on its way: {transfer_text(Transfer(**state['transfer']))}")
     lines.append(f"limits: {state['limits']}")
+    lines.append(f"software: {state['software']}")
     if state["settings"]:
         lines.append(f"settings: {state['settings']}")
     if state["trouble"]:
@@ -123,25 +127,28 @@ def _since(work: Path, ledger: Mirror, status: Mapping[str, Any]) -> str | None:
 
 
 def _ended(work: Path, ledger: Mirror) -> str | None:
-    """Return how the last run ended; None while it goes on."""
+    """Return which run the aggregator spoke of last, and how it ended; None while it goes on."""
     last = ledger.last_from_peer()
-    if last is None:
-        return None
-    run, decided = last.ref.run, store.decision(work, last.ref.run)
-    consent = store.consent(ledger, run)
+    ended = how_ended(work, ledger, last.ref.run) if last else None
+    return f"{last.ref.run} {ended}" if last and ended else None
+
+
+def how_ended(work: Path, ledger: Mirror, run: str) -> str | None:
+    """Return how a run ended, as a sentence whose subject it is; None while it goes on, or was left by this site."""
+    final, consent, decided = MessageRef("final", run), store.consent(ledger, run), store.decision(work, run)
     if consent is not None and not consent.agrees:
-        return f"{run} was declined here: {consent.reason}"
-    if last.ref.kind not in ("final", "abort"):
+        return f"was declined here: {consent.reason}"
+    if ledger.message(MessageRef("abort", run)) is not None:
+        return f"was aborted: {store.why_aborted(ledger, run)}"
+    if ledger.message(final) is None:
         return None
-    if last.ref.kind == "abort":
-        return f"{run} was aborted: {store.why_aborted(ledger, run)}"
     if decided is not None and decided.answer == "withdraw":
-        return f"{run} was over before the aggregator read that this site withdraws: it has finished the run"
+        return "was over before the aggregator read that this site withdraws: it has finished the run"
     try:
-        card = ledger.record(MessageRef("final", run), FinalCard)
+        card = ledger.record(final, FinalCard)
     except RejectedError as error:
-        return f"{run} ended; {error}"
-    return f"{run} ended with {final_text(card)}"
+        return f"ended; {error}"
+    return f"ended with {final_text(card)}"
 
 
 def what_it_waits_for(work: Path, configuration: SiteConfiguration, ledger: Mirror) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shared.check import Finding, task_of
+from shared.check import Finding, look_at_masks, task_of
 from shared.errors import ConfigurationError, DataError
 from shared.escaping import escape
 from shared.exchange.reading import check_record
@@ -70,6 +70,8 @@ def look_at_own_images(
     yield Finding(
         "ok", f"{task_name}: {pluralize(count, 'labelled image')} in {root}; classes: {', '.join(dataset.classes)}"
     )
+    if task.labels_pixels:
+        yield from look_at_masks(task, root, dataset.classes)
     for sentence in found.told():
         yield Finding("note", f"{task_name}: {sentence}")
     by = f"run {run.run}" if run else "a run with the usual settings"

@@ -27,10 +27,10 @@ from shared.exchange.signing import open_signed
 from shared.exchange.trust import Message
 from shared.exchange.weights import Layout, entry_of, layout_of
 from shared.folder.address import checked_address, shown
-from shared.folder.lock import require_work
+from shared.moments import moment_text
 from shared.plurals import pluralize
 from site_client import store
-from site_client.configuration import MADE_BY, read_configuration
+from site_client.configuration import identity, read_configuration, require_here
 from site_client.heartbeat import last_status
 from site_client.rotation import read_ledger
 
@@ -53,8 +53,8 @@ def sent(work: Path, since: str | None = None) -> State:
         ConfigurationError: there is no such site, or ``since`` is none of these.
     """
     earliest = time_text(_moment(since, datetime.now(UTC)).timestamp()) if since is not None else ""
-    require_work(work, MADE_BY)
-    configuration, ledger = read_configuration(work), read_ledger(work)
+    require_here(work)
+    us, ledger = identity(work), read_ledger(work)
     status = last_status(work)
     seen = _last_seen(ledger, status)
     messages = [*_records(ledger, seen), *(_message(ledger, message, seen) for message in ledger.own_messages())]
@@ -62,9 +62,9 @@ def sent(work: Path, since: str | None = None) -> State:
     messages = [message for message in messages if message["signed"] >= earliest]
     files = [file for message in messages for file in message["files"]]
     return {
-        "federation": configuration.federation,
-        "site": configuration.site,
-        "folder": shown(checked_address(configuration.url)),
+        "federation": us.federation,
+        "site": us.site,
+        "folder": _folder(work),
         "since": earliest or None,
         "messages": messages,
         "heartbeat": {"path": names.STATUS, "holds": HEARTBEAT, "last": status.time} if status else None,
@@ -79,12 +79,15 @@ def sent(work: Path, since: str | None = None) -> State:
 
 def sent_text(state: State) -> str:
     """Return the same for people; of tensors how many there are, and of how many numbers."""
-    since = f" since {state['since']}" if state["since"] else ""
-    lines = [f"{state['site']} of {state['federation']}: what left this hospital{since}, into {state['folder']}"]
+    since = f" since {moment_text(state['since'])}" if state["since"] else ""
+    folder = (
+        state["folder"] or "a folder that site.yaml does not name now: `dropfed-site check` says what is wrong there"
+    )
+    lines = [f"{state['site']} of {state['federation']}: what left this hospital{since}, into {folder}"]
     for message in state["messages"]:
         lines += [
             "",
-            f"{message['signed']}  {_KINDS[message['kind']]}, answers {message['answers']}; "
+            f"{moment_text(message['signed'])}  {_KINDS[message['kind']]}, answers {message['answers']}; "
             f"{'is in the folder' if message['in_folder'] else 'is not known to be in the folder yet'}",
             *(f"  {_file_text(file)}" for file in message["files"]),
         ]
@@ -96,9 +99,17 @@ def sent_text(state: State) -> str:
     if (heartbeat := state["heartbeat"]) is not None:
         lines.append(
             f"and {heartbeat['path']}, the heartbeat, overwritten all the time: {heartbeat['holds']}; "
-            f"last at {heartbeat['last']}"
+            f"last at {moment_text(heartbeat['last'])}"
         )
     return "\n".join(lines)
+
+
+def _folder(work: Path) -> str | None:
+    """Return the folder's address; None while ``site.yaml`` cannot be read: what has left can be told all the same."""
+    try:
+        return shown(checked_address(read_configuration(work).url))
+    except ConfigurationError:
+        return None
 
 
 def _file_text(file: Mapping[str, Any]) -> str:
@@ -236,7 +247,7 @@ def _last_seen(ledger: Mirror, status: Status | None) -> int:
 
 
 def _moment(text: str, now: datetime) -> datetime:
-    """Return the time that a person means, in UTC.
+    """Return the time that a person means: by this machine's clock, if it names no zone.
 
     Raises:
         ConfigurationError: it is none.
@@ -245,7 +256,7 @@ def _moment(text: str, now: datetime) -> datetime:
         return now - timedelta(days=int(text))
     try:
         moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+        return moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise ConfigurationError(
             [f"--since {escape(text)}: must be a date, as 2026-01-31, or a number of days, as 30"]

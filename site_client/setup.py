@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 
 from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, NotFoundError
@@ -18,6 +17,7 @@ from shared.folder.durable import write_file
 from shared.folder.lock import make_work
 from shared.folder.login import Password
 from shared.folder.meter import Meter
+from shared.software import own_software
 from site_client.configuration import FILE, SiteConfiguration, connect, opened_federation, read_configuration
 
 KEY_FILE = "signing.key"
@@ -154,7 +154,7 @@ def join(
         site=invite.site,
         key=key.public,
         encryption_key=encryption_key.public,
-        software=f"dropfed {version('dropfed')}",
+        software=own_software(),
         enrolment=enrolment_code(invite.enrolment_secret, invite.federation, invite.site, key.public),
         created=now_text(),
     )

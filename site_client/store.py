@@ -9,7 +9,8 @@ quarantine/                              what was refused, and why
 decisions/RUN                            what a person here decided about a run: yes, no or withdraw, and why
 paused                                   a person here paused this site; gone once it goes on
 restored                                 a disk was lost; gone once a person accepted a new division
-personal/RUN/0007.safetensors            what stayed here with the answer to round 7: head, BatchNorm, a method's state
+personal/RUN/0007.safetensors            what stayed here with the answer to round 7: head, BatchNorm, a method's state;
+                                         when the next run is answered, only what the final model was made with
 noise/RUN                                the secret of a private run's noise; gone once the final model is here
 final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ
 scratch/                                 a round's models in the plain form, if they travel in another; gone with it
@@ -156,6 +157,18 @@ def rounds_trained(ledger: Mirror, run: str, *, before: int) -> int:
 def personal_path(work: Path, run: str, round_no: int) -> Path:
     """Return where what stayed here with the answer to a round lies."""
     return work / "personal" / run / f"{round_no:04d}.safetensors"
+
+
+def runs_with_personal(work: Path) -> list[str]:
+    """Return the runs that something stayed here of."""
+    return [path.name for path in (work / "personal").glob("*")]
+
+
+def prune_personal(work: Path, run: str, *, kept: Path | None) -> None:
+    """Remove what stayed here with the rounds of a run, except one file of it."""
+    for path in (work / "personal" / run).glob("*"):
+        if path != kept:
+            path.unlink()
 
 
 def newest_personal(work: Path, ledger: Mirror, run: str, *, before: int) -> Path | None:

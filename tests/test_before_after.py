@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aggregator.report.before_after import WHY_WITHHELD, Alone, before_and_after
+from aggregator.report.before_after import WHY_NOT_REPORTED, Alone, before_and_after, gain_and_worst
 from aggregator.run_view import Part
 from tests.views import row, view_of_rounds
 
@@ -25,9 +25,28 @@ def test_a_score_over_too_few_images_is_withheld_and_the_table_says_why() -> Non
     assert rows == [
         ["site", "before training", "after"],
         ["north", "0.250", "0.500"],
-        ["south", "withheld", "withheld"],
+        ["south", "not reported", "not reported"],
     ]
-    assert notes == (WHY_WITHHELD,)
+    assert notes == (WHY_NOT_REPORTED,)
+
+
+def said(first: dict[str, Part], chosen: dict[str, Part]) -> tuple[str, str]:
+    return gain_and_worst(view_of_rounds([first, chosen]), 1, "dice_mean", "Dice")
+
+
+def test_two_sentences_say_what_was_gained_and_where_it_does_worst() -> None:
+    few = part("fewer than 5", None)
+    first = {"north": part("6", 0.25), "south": part("6", 0.5), "east": part("6", 0.2), "west": few}
+    chosen = {"north": part("6", 0.5), "south": part("6", 0.4), "east": few, "west": part("6", 0.3)}
+    assert said(first, chosen) == (
+        "on the sites' own test images Dice rose at 1 of 2 sites, in the mean from 0.375 to 0.450",
+        "it is lowest at west: 0.300",
+    )
+    assert said(first, {"north": part("6", 0.25)})[1] == "it is lowest at north: 0.250, after 0.250 before training"
+    assert said({"north": few}, {"north": few}) == (
+        "no site reported Dice on its test images both before and after training",
+        "no site reported Dice of the chosen model on its test images",
+    )
 
 
 def test_a_site_that_was_not_asked_has_no_score() -> None:

@@ -110,15 +110,15 @@ def test_for_people(work: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     assert lines[0] == f"| | {RUN} | {OTHER} |"
-    assert lines[2:4] == ["| outcome | nothing was accepted | |", "| state | ended | open |"]
+    assert lines[2:4] == ["| outcome | nothing was accepted | – |", "| state | ended | open |"]
     for line in (
         "| method | mean | fedprox |",
         "| sites | north, south | south |",
         "| privacy | null | |",
-        "| validation, north | 0.250 | |",
-        "| validation, mean over sites | 0.250 | |",
+        "| validation, north | 0.250 | – |",
+        "| validation, mean over sites | 0.250 | – |",
         "| omitted | 1 | 0 |",
-        "| seconds in rounds | | |",
+        "| seconds in rounds | – | – |",
     ):
         assert line in lines, result.output
     widths = {len(line) for line in result.output.splitlines()[:3]}

@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 import requests
+from click.testing import CliRunner
 
+from aggregator.cli import main
 from aggregator.dashboard import server as dashboard_server
 from aggregator.dashboard.server import TOKEN_FILE, Dashboard, is_loopback, serving
 from aggregator.dashboard.state import LOG_LINES, log_end, page_state
+from aggregator.listing import list_runs
 from aggregator.overview import overview
 from aggregator.store import RunStore
 from shared.errors import ActionRequiredError, ConfigurationError
@@ -102,6 +105,7 @@ def test_it_says_what_status_says(run: Played, store: RunStore, work: Path) -> N
     with serving(work, "127.0.0.1", 0) as url:
         found = state_at(url)
     assert found["problem"] is None
+    assert found["runs"] == [asdict(listed) for listed in list_runs(work)] and found["runs"][0]["run"] == RUN
     assert found["run"]["overview"] | {"now": None} == asdict(overview(work)) | {"now": None}
     began = found["run"]["about"].pop("began")
     assert began == found["run"]["rounds"][-1]["began"] and began is not None
@@ -223,6 +227,25 @@ def test_on_loopback_names_from_elsewhere_and_other_methods_are_refused(store: R
     assert not (work / TOKEN_FILE).exists()
 
 
+def test_the_report_of_each_run_is_what_the_command_says(run: Played, store: RunStore, work: Path) -> None:
+    run.offer_and_consent()
+    answered_round(run, store, 1, 0.5)
+    RunStore(work, "octa-2").begin(
+        run_configuration(run="octa-2", sites=["north"], quorum=1),
+        Sharing(tensors=TENSORS.tensors, start={}, personal=[]),
+    )
+    with serving(work, "127.0.0.1", 0) as url:
+        for name in (RUN, "octa-2"):
+            told = requests.get(f"{url}report/{name}", timeout=TIMEOUT_S)
+            said = CliRunner().invoke(main, ["report", name, "--work", str(work)]).output
+            assert (told.status_code, told.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+            cost = "## Cost"
+            assert told.text.partition(cost)[0] == said.partition(cost)[0]
+            assert f"`dropfed-aggregator report {name}` tells it" in told.text
+        for name in ("octa-3", "..%2faggregator.yaml", "", f"{RUN}/x"):
+            assert requests.get(f"{url}report/{name}", timeout=TIMEOUT_S).status_code == 404
+
+
 def test_every_answer_has_its_headers(store: RunStore, work: Path) -> None:
     with serving(work, "127.0.0.1", 0) as url:
         for path in ("", "page.js", "page.css", "state.json", "nothing"):
@@ -249,6 +272,7 @@ def test_elsewhere_nothing_is_told_without_the_token(
             assert (work / TOKEN_FILE).stat().st_mode & 0o077 == 0
         assert requests.get(here, timeout=TIMEOUT_S).status_code == 200  # the page, which holds nothing of the run
         assert RUN not in requests.get(here, timeout=TIMEOUT_S).text
+        assert requests.get(f"{here}report/{RUN}", timeout=TIMEOUT_S).status_code == 401
         wrong = (
             None,
             "",
@@ -337,7 +361,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 def test_the_page_shows_a_run_and_follows_it(run: Played, store: RunStore, work: Path, browser: Browser) -> None:
     run.offer_and_consent()
-    (work / "log.txt").write_text("2026-01-01 00:00:00,000 WARNING something\n")
+    (work / "log.txt").write_text("2026-01-01 00:00:00+00:00 WARNING something\n")
     with serving(work, "127.0.0.1", 0) as url:
         browser.open(url)
         browser.wait_for("before round 1 of 2", "#facts")
@@ -380,6 +404,11 @@ def test_the_page_shows_a_run_and_follows_it(run: Played, store: RunStore, work:
         choose(run, store, 1)
         browser.wait_for("dice_mean 0.750, the chosen model", "#cards")
         assert "Verdict" not in browser.text("#cards article:first-child")
+        browser.wait_for("stopped after round 1 of 2; improved: mean", "#runs-body")
+        assert browser.text("#report") == ""
+        browser.run("document.querySelector('#runs-body button').click()")
+        browser.wait_for(f"# Run {RUN}: octa_segmentation by mean", "#report-text")
+        assert browser.text("#report-title") == f"Report of run {RUN}" and "alert(1)" in browser.text("#report-text")
         assert {
             requested.startswith(url) for requested in browser.requested() if not requested.startswith("data:")
         } == {True}
@@ -425,7 +454,7 @@ def test_by_keyboard_on_a_phone_and_with_contrast(run: Played, store: RunStore, 
     for round_no in (1, 2):
         answered_round(run, store, round_no, round_no / 4)
         verdict(store, round_no, "x" * 300)
-    (work / "log.txt").write_text("2026-01-01 00:00:00,000 ERROR   " + "y" * 500 + "\n")
+    (work / "log.txt").write_text("2026-01-01 00:00:00+00:00 ERROR   " + "y" * 500 + "\n")
     with serving(work, "127.0.0.1", 0) as url:
         browser.resize(360, 740)
         browser.open(url)

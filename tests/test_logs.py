@@ -31,7 +31,7 @@ warnings.warn("old\\nways")
 raise KeyError("nobody\\nexpected this")
 """
 ODD = "first\nsecond\r\x1b[31mthird\u2028fourth\udc80"
-TEXT_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR|CRITICAL) +\S.*")
+TEXT_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+09:00 (INFO|WARNING|ERROR|CRITICAL) +\S.*")
 
 
 def output_of(path: Path, form: LogForm) -> list[str]:

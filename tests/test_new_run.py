@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -14,6 +18,7 @@ from click.testing import CliRunner, Result
 from aggregator.cli import main
 from aggregator.configuration import AggregatorConfiguration
 from aggregator.new_run import Answers, filled_in, template
+from aggregator.preparation import as_begun, in_full
 from aggregator.setup import initialise
 from aggregator.store import RunStore
 from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
@@ -126,7 +131,12 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     output = tmp_path / "RUN.yaml"
     result = command("new-run", "--work", prepared, answers=f"\nmine\nfedavg\n\n1\n{output}\n")
     assert result.exit_code == 0, result.output
-    for asked in (f"Task ({TASK}) [{TASK}]", "Sites [1e3, north]", "Rounds of training [20]"):
+    listed = dict(re.findall(r"^  (\w+) +(.*)$", result.output, re.MULTILINE))
+    first, *others = listed.items()
+    assert first == ("mean", "The plain mean of Lo et al. 2021: every accepted site counts the same")
+    assert [name for name, _ in others] == sorted({*method_names()} - {"mean"})
+    assert all(listed.values())
+    for asked in (f"Task ({TASK}) [{TASK}]", "Method [mean]", "Sites [1e3, north]", "Rounds of training [20]"):
         assert asked in result.output
     run = written(output)
     assert (run.run, run.method, run.sites, run.rounds) == ("mine", "fedavg", ["1e3", "north"], 1)
@@ -146,10 +156,11 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
     assert "default used" not in result.output
-    assert (
-        "weights: each round sends 7.45 kB to a site and 7.45 kB back as float32; keep: the models of 1"
-        in result.output
+    weights = (
+        "weights: each round sends 7.45 kB to a site and 7.45 kB back as float32, the whole run up to 22.3 kB to each "
     )
+    assert f"{weights}site and 7.45 kB back; keep: the models of 1" in result.output
+    assert result.output.splitlines()[-1] == "in all   0 problems, 1 warning"
     assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
     told = json.loads(command("validate", output, "--work", prepared, "--json").output)
     assert (told["problems"], told["findings"][0]["grade"]) == (0, "ok")
@@ -335,6 +346,29 @@ def test_a_run_goes_on_as_it_was_begun_though_it_says_less_than_runs_do_now(prep
         store.abort("only a test")
 
 
+def test_a_run_goes_on_after_an_upgrade_that_knows_more_settings(prepared: Path, tmp_path: Path) -> None:
+    path = tmp_path / "RUN.yaml"
+    run = run_configuration(run="old-2", sites=["north"], quorum=1)
+    task, method = task_named(run.task), open_method(run.method, {})
+    network = build_network(task, method, task.options(run.task_options), 2, run_seed=run.seed, is_private=False)
+    full, store = in_full(run), RunStore(prepared, "old-2")
+    known = {name: value for name, value in full.task_options.items() if name != "max_grad_norm"}
+    store.begin(begun := full.model_copy(update={"task_options": known}), listed := sharing(task, method, network))
+    save_tensors(network, listed.shared, store.aggregate_path(0))
+    try:
+        path.write_bytes(dump_yaml(run))
+        result = command("validate", path, "--work", prepared)
+        assert result.exit_code == 0, result.output
+        assert "old-2 was launched with just these settings; `launch` goes on with it" in result.output
+        assert as_begun(store, run) == begun != full
+        for other in ({"seed": 8}, {"task_options": {**run.task_options, "max_grad_norm": 1.0}}):
+            path.write_bytes(dump_yaml(run.model_copy(update=other)))
+            result = command("validate", path, "--work", prepared)
+            assert (result.exit_code, "old-2 was begun with another configuration" in result.output) == (2, True)
+    finally:
+        store.abort("only a test")
+
+
 def test_the_templates_are_in_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Path(__file__).resolve().parents[1]
     copy = tmp_path / "source"
@@ -345,3 +379,15 @@ def test_the_templates_are_in_the_wheel(tmp_path: Path, monkeypatch: pytest.Monk
     wheel = tmp_path / setuptools.build_meta.build_wheel(str(tmp_path))
     inside = zipfile.ZipFile(wheel).namelist()
     assert {f"configs/run.{task}.yaml" for task in TASK_NAMES} | {"configs/presets/lo2021.yaml"} <= set(inside)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_ctrl_c_before_anything_has_begun_is_a_sentence(prepared: Path, tmp_path: Path) -> None:
+    os.mkfifo(run_yaml := tmp_path / "RUN.yaml")
+    command = [sys.executable, "-m", "aggregator.cli", "launch", str(run_yaml), "--work", str(prepared)]
+    launched = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with launched, run_yaml.open("wb"):  # opened once it is read from
+        launched.send_signal(signal.SIGINT)
+        out, said = launched.communicate()
+    assert (launched.returncode, out) == (1, "")
+    assert said == "\nstopped by Ctrl-C; where this command had begun something, the same command goes on with it\n"

@@ -114,8 +114,8 @@ def test_what_is_told_is_in_the_report(run: Played, store: RunStore) -> None:
     mean = {"sites": 1, "alike": 0.25, "by_images": 0.25}
     assert of_round["means"]["test"]["dice_mean"] == mean
     text = " ".join(report(run).output.split())
-    assert "| 0 | 0.250 ± 0.000 | |" in text
-    assert r"| 1 | north | omitted | 0.250 | 0.500 | | 0.25 is not above \| 0.3 |" in text
+    assert "| 0 | 0.250 ± 0.000 | not asked |" in text
+    assert r"| 1 | north | omitted | 0.250 | 0.500 | – | 0.25 is not above \| 0.3 |" in text
 
 
 def test_a_table_that_is_none_is_null(run: Played, store: RunStore) -> None:

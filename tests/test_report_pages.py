@@ -184,7 +184,7 @@ def test_one_round(run: Played, store: RunStore) -> None:
     assert page.count("<img") == page.count('alt="') == len(drawn)
     assert 'alt=""' not in page
     assert "0.250 ± 0.125" in page
-    assert re.search(r"<dt>Ran</dt><dd>\d{4}-\d\d-\d\d \d\d:\d\d UTC to now</dd>", page)
+    assert re.search(r"<dt>Ran</dt><dd>\d{4}-\d\d-\d\d [\d:]{8}[+-]\d\d:\d\d to now</dd>", page)
     assert "Verdicts: 1 accepted." in page
 
 
@@ -232,11 +232,11 @@ def test_what_is_withheld_is_said_and_not_drawn(run: Played, store: RunStore) ->
     assert not (folder / "figures" / "dice-mean-test.svg").exists()
     assert (folder / "figures" / "dice-mean-validation.svg").exists()
     page = page_of(folder)
-    assert '<td class="soft">withheld</td>' in page
+    assert '<td class="soft">not reported</td>' in page
     assert "fewer than 5" in page
     of_test = [each for each in rows_of(folder, "scores") if each["split"] == "test"]
     assert of_test
-    assert {(each["value"], each["why_empty"]) for each in of_test} == {("", "withheld")}
+    assert {(each["value"], each["why_empty"]) for each in of_test} == {("", "not reported")}
 
 
 def test_hostile_text_is_text(run: Played, store: RunStore) -> None:
@@ -256,7 +256,7 @@ def test_hostile_text_is_text(run: Played, store: RunStore) -> None:
 def test_the_same_run_gives_the_same_bytes(run: Played, store: RunStore) -> None:
     run.offer_and_consent()
     answered(run, store, [row(split, TOLD) for split in ("validation", "test")])
-    made = re.compile(rb"<dt>Page made</dt><dd>\d{4}-\d\d-\d\d \d\d:\d\d UTC</dd>")
+    made = re.compile(rb"<dt>Page made</dt><dd>\d{4}-\d\d-\d\d [\d:]{8}[+-]\d\d:\d\d</dd>")
     first, second = (
         {path.relative_to(folder): made.sub(b"", path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
         for folder in (pages(run, "first"), pages(run, "second"))

@@ -370,5 +370,24 @@ def test_the_commands(work: Path) -> None:
     assert gone.output.count("\n") == 1
 
 
+def test_the_unit_is_shown_where_it_could_not_be_installed(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "_TEMPORARY", (work.parent,))
+    (work / "site.yaml").write_text(configuration().model_dump_json())
+    (work / "password").unlink()
+    shown = CliRunner().invoke(main, ["install-service", "--work", str(work), "--print", "--user", "no-such-user"])
+    assert shown.exit_code == 0
+    assert shown.stdout.encode().startswith(MARK) and "User=no-such-user" in shown.stdout
+    told = [line.removeprefix("could not be installed as it is: ") for line in shown.stderr.splitlines()]
+    assert told == [
+        "--user no-such-user: there is no such user on this machine; correct the name",
+        f"{work / 'password'}: is missing: put the folder's password there, readable by you alone",
+        f"{work}: no service sees what lies in /tmp or /var/tmp; move it elsewhere",
+        f"{work / 'fundus'}: no service sees what lies in /tmp or /var/tmp; move it elsewhere",
+    ]
+    with pytest.raises(ConfigurationError) as refused:
+        unit_text(work, read_configuration(work), user="no-such-user")
+    assert list(refused.value.problems) == told
+
+
 def test_the_template_is_part_of_the_package() -> None:
     assert (files("deploy") / "systemd" / "dropfed-site.service").is_file()

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,10 @@ from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import FinalCard
-from shared.exchange.signing import SigningKey, canonical
+from shared.exchange.signing import SigningKey, canonical, open_signed
 from shared.folder.lock import LOCK, work_lock
 from shared.folder.meter import TRANSFER, Meter
+from shared.moments import moment_text
 from site_client import overview as of_site
 from site_client import store as site_store
 from site_client.cli import main as site_command
@@ -112,11 +114,9 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
     said = aggregator_says(run)
     assert "waits for: north, since" in said and "  north: is being sent the final model" in said
     os.utime(trouble, (1e9, 1e9))
-    assert re.search(
-        r"\n      trouble: .*[^.] \(since 2001-09-09T01:46:40Z, when the ag.* last ran\)", aggregator_says(run)
-    )
+    assert re.search(r"\n      trouble: .*[^.] \(since 2001-09-09 \S+, when the ag.* last ran\)", aggregator_says(run))
     with work_lock(run.drop.parent / "aggregator"):
-        assert re.search(r"\n      trouble: .*[^.] \(since 2001-09-09T01:46:40Z\)", aggregator_says(run))
+        assert re.search(r"\n      trouble: .*[^.] \(since 2001-09-09 \S+\)", aggregator_says(run))
     run.stop.set()
     run.folder_sync.join()
     launched = daemon_of(run, store)
@@ -129,6 +129,19 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
     assert "run octa-1: ended" in said and "  north: finished" in said and "reason: as the test says" in said
     trouble.write_text("left by a daemon that was killed before it could say that it was over")
     assert all(word not in aggregator_says(run) for word in ("waits for", "why:", "next:", "not running", "trouble"))
+
+
+def test_the_versions_of_both_ends_are_told_and_compared(run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    ours = f"dropfed {version('dropfed')}"
+    assert f"\nsoftware: {ours}\n  north: " in aggregator_says(run) and f"\nsoftware: {ours}" in site_says(run)
+    assert "joined with" not in aggregator_says(run)
+    home = run.drop.parent
+    card = home / "aggregator" / "sites" / "north" / "mirror" / names.SITE_CARD
+    body, _ = open_signed(card.read_bytes())
+    card.write_bytes(SigningKey.at(home / "north" / "signing.key").sign(body | {"software": "dropfed 0.0.9"}))
+    told = f"software: joined with dropfed 0.0.9, here is {ours}; ask whether it was updated since"
+    assert f"\n      {told}\n" in aggregator_says(run)
 
 
 def test_what_changes_while_it_is_read_is_read_again(run: Played, store: RunStore) -> None:
@@ -374,7 +387,7 @@ def test_the_site_through_a_run(run: Played) -> None:
     site_store.pause(work)
     os.utime(work / site_store.PAUSED, (1e9, 1e9))
     said = site_says(run)
-    assert "waits for: a person here, to end the pause, since 2001-09-09T01:46:40Z" in said
+    assert f"waits for: a person here, to end the pause, since {moment_text(1e9)}" in said
     assert f"next, once it runs: nothing, until `dropfed-site resume --work {work}`" in said
     site_store.resume(work)
     run.finish()

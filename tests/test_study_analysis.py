@@ -26,6 +26,7 @@ from studies.matrix import Cell, expand
 from studies.pages import write_study_pages
 from studies.results import folder_of
 from studies.table import as_table, read_results, write_table
+from tests.browser import chromium
 
 HOSTILE = "=1+1 <script>alert(1)</script><img src=//a.example>"
 
@@ -315,6 +316,28 @@ def result_row(tested_on: str, auroc: float | None, **scores: float | None) -> d
 
 def page_of(home: Path, planned: StudyConfiguration, cells: list[Cell]) -> str:
     return write_study_pages(planned, home, cells, read_results(home, cells)).read_text()
+
+
+def test_wide_tables_are_parted_until_they_fit_a_screen(tmp_path: Path) -> None:
+    arms = {f"{method} with all that it can have": {"method": method} for method in ("mean", "fedavg", "fedbn")}
+    planned = study(tmp_path, arms=arms, seeds=[1, 2])
+    cells = expand(planned, tmp_path)
+    scores = ("balanced_accuracy", "auprc", "f1", "kappa", "sensitivity", "specificity", "calibration_error")
+    told = dict(zip(scores, (0.25, 0.5, 0.125, 0.75, 0.375, 0.625, 0.875), strict=True))
+    for cell in cells:
+        finish(tmp_path, cell, [result_row("north", 0.5, **told), result_row("south", 0.25, **told)])
+    page = page_of(tmp_path, planned, cells)
+    assert "± standard deviation of that mean over seeds and folds. (continued)</span>" in page
+    assert all(f'">{score}</th>' in page for score in scores)
+    with chromium(tmp_path) as browser:
+        browser.resize(1100, 900)
+        browser.open((tmp_path / "report.html").as_uri())
+        wide = browser.run(
+            "document.querySelectorAll('details').forEach((at) => { at.open = true; });"
+            "return [...document.querySelectorAll('.wide')].filter((at) => at.scrollWidth > at.clientWidth)"
+            ".map((at) => [at.getAttribute('aria-label'), at.scrollWidth, at.clientWidth])"
+        )
+    assert wide == []
 
 
 def test_the_page_of_an_interrupted_study(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,15 @@ import click
 
 from aggregator.commands import WORK
 from aggregator.configuration import read_configuration
-from aggregator.new_run import Earlier, answered, require_free, run_of, suggested, tasks_with_images
+from aggregator.new_run import (
+    Earlier,
+    answered,
+    methods_offered,
+    require_free,
+    run_of,
+    suggested,
+    tasks_with_images,
+)
 from shared.commands import asked, say
 from shared.errors import ConfigurationError
 from shared.escaping import quoted
@@ -30,6 +38,15 @@ class _Names(click.ParamType[list[str]]):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
         return value.replace(",", " ").split()
+
+
+class _Method(click.ParamType[str]):
+    """A method's name; the methods are listed above the question, and not in it."""
+
+    name = "method"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return click.Choice(method_names()).convert(value, param, ctx)
 
 
 @click.command(help=__doc__)
@@ -75,12 +92,14 @@ def command(
         require_free(output)
     questions: dict[str, tuple[str, Any, click.ParamType[Any]]] = {
         "run": ("Name of the run", answers.run, click.STRING),
-        "method": ("Method", answers.method, click.Choice(method_names())),
+        "method": ("Method", answers.method, _Method()),
         "sites": ("Sites", ", ".join(answers.sites), _Names()),
         "rounds": ("Rounds of training", answers.rounds, click.INT),
     }
     for name, question in questions.items():
         if given[name] is None and not defaults:
+            if name == "method":
+                _list_methods(methods_offered(answers.method))
             answers = _asked(*question, partial(answered, work, configuration, answers, name))
     if output is None:
         usual = work / f"{answers.run}.yaml"
@@ -89,6 +108,16 @@ def command(
     say(f"wrote {output}")
     validate = f"`dropfed-aggregator validate {quoted(output)} --work {quoted(work)}`"
     say(f"next: read it, change what you like, then {validate}")
+
+
+def _list_methods(offered: Mapping[str, str]) -> None:
+    """Say which methods there are to choose from, a line each."""
+    width = max(map(len, offered))
+    say(
+        "Methods: the first is suggested, `validate` says if this task does not support one, docs/methods.md says more:"
+    )
+    for name, summary in offered.items():
+        say(f"  {name:{width}}  {summary}")
 
 
 def _asked(what: str, usual: object, kind: click.ParamType[Any], take: Callable[[Any], Answer]) -> Answer:

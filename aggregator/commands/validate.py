@@ -11,6 +11,7 @@ import click
 
 from aggregator.commands import WORK
 from aggregator.preparation import prepare, remarks
+from aggregator.store import RunStore
 from shared.check import Finding, report
 from shared.commands import AS_JSON, FILE_HERE
 from shared.plurals import pluralize
@@ -24,4 +25,5 @@ def command(run_yaml: Path, work: Path, as_json: bool) -> None:
     prepared = prepare(work, run_yaml)
     run = prepared.run
     what = f"{run_yaml}: {run.run} can be launched: {run.task} by {run.method}, {pluralize(run.rounds, 'round')}"
-    report([Finding("ok", what), *remarks(prepared)], as_json=as_json)
+    can_be = [] if RunStore(work, run.run).is_over else [Finding("ok", what)]
+    report([*can_be, *remarks(prepared)], as_json=as_json)

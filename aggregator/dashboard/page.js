@@ -38,8 +38,14 @@ function shape(name, attributes = {}, ...children) {
   return made;
 }
 
+// As all of dropfed shows a moment: by the reader's clock, with its zone, as in 2026-11-24 08:35:12+01:00.
 function dayAndTime(text) {
-  return new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  const told = new Date(text);
+  const ahead = -told.getTimezoneOffset();  // in minutes
+  const two = (number) => String(number).padStart(2, "0");
+  const zone = `${ahead < 0 ? "-" : "+"}${two(Math.floor(Math.abs(ahead) / 60))}:${two(Math.abs(ahead) % 60)}`;
+  const day = [told.getFullYear(), two(told.getMonth() + 1), two(told.getDate())].join("-");
+  return `${day} ${[told.getHours(), told.getMinutes(), told.getSeconds()].map(two).join(":")}${zone}`;
 }
 
 function moment(text) {
@@ -73,14 +79,9 @@ async function look() {
   asking = true;
   clearTimeout(timer);
   try {
-    const token = sessionStorage.getItem(TOKEN);
-    const answer = await fetch("state.json", {
-      headers: token ? { Authorization: `Bearer ${token}` } : {},
-      cache: "no-store",
-      signal: AbortSignal.timeout(ANSWER_WITHIN_MS),
-    });
+    const answer = await ask("state.json");
     if (answer.status === 401) {
-      askForToken(token !== null);
+      askForToken(sessionStorage.getItem(TOKEN) !== null);
       return;
     }
     if (!answer.ok) throw new Error(String(answer.status));
@@ -91,6 +92,15 @@ async function look() {
     asking = false;
     if (part("login").hidden) timer = setTimeout(look, document.hidden ? HIDDEN_EVERY_MS : SHOWN_EVERY_MS);
   }
+}
+
+function ask(path) {
+  const token = sessionStorage.getItem(TOKEN);
+  return fetch(path, {
+    headers: token ? { Authorization: `Bearer ${token}` } : {},
+    cache: "no-store",
+    signal: AbortSignal.timeout(ANSWER_WITHIN_MS),
+  });
 }
 
 function askForToken(wasWrong) {
@@ -130,6 +140,7 @@ function show(state) {
   say("problem", state.problem ?? "");
   part("run").hidden = state.run === null;
   if (state.run !== null) showRun(state.run);
+  showIfNew("runs-body", state.runs, (target) => showRuns(target, state.runs));
   showIfNew("lines", state.log, showLog);
   say("no-log", state.log.length ? "" : "There is no log yet.");
 }
@@ -153,6 +164,35 @@ function showRun({ overview, about, words, rounds, curves }) {
   drawCurves(curves);
 }
 
+function showRuns(target, runs) {
+  part("no-runs").hidden = runs.length > 0;
+  part("runs-table").hidden = runs.length === 0;
+  target.replaceChildren(...runs.map((run) => {
+    const button = element("button", { type: "button", "aria-label": `Report of run ${run.run}` }, "Show");
+    button.addEventListener("click", () => showReport(run.run));
+    return element("tr", {},
+      element("th", { scope: "row" }, run.run),
+      element("td", {}, moment(run.began)),
+      element("td", {}, run.task === null ? "–" : `${run.task} by ${run.method}`),
+      element("td", { class: "state" }, run.state),
+      element("td", {}, button));
+  }));
+}
+
+async function showReport(run) {
+  part("report").hidden = false;
+  part("report-title").textContent = `Report of run ${run}`;
+  part("report-command").textContent = `dropfed-aggregator report ${run} --pages DIR`;
+  part("report-text").textContent = "Being made …";
+  part("report-title").focus();
+  try {
+    const answer = await ask(`report/${run}`);
+    part("report-text").textContent = answer.ok ? await answer.text() : "There is no such report here any more.";
+  } catch (error) {
+    part("report-text").textContent = "The dashboard does not answer; try again.";
+  }
+}
+
 function where(overview) {
   if (overview.is_closing_round && overview.final_model === null) return "the closing round, which trains nothing";
   return overview.round === 0 ? `before round 1 of ${overview.rounds}` : `round ${overview.round} of ${overview.rounds}`;
@@ -173,6 +213,7 @@ function facts(overview, about) {
     ["Ends about", overview.expected_end && [moment(overview.expected_end), " (an estimate: if rounds go on as they went)"]],
     ["Chosen", overview.final_model && `${overview.chosen}: ${overview.final_model}`],
     ["Reason", overview.reason],
+    ["Software", overview.software],
   ];
 }
 
@@ -193,6 +234,7 @@ function card(name, overview, words) {
       ["Answer", site.expected && ["about ", moment(site.expected), " (an estimate: if it takes as long as it did)"]],
       ["On its way", words.transfer],
       ["New key", site.new_key],
+      ["Software", site.software !== null && site.software !== overview.software ? `joined with ${site.software}` : null],
       ["Score", words.score],
       ["Verdict", words.score ? null : site.last_verdict],
       ["Says", heartbeat && heartbeat.trouble],

@@ -26,11 +26,11 @@ from typing import Any
 
 from cheroot import wsgi
 
-from aggregator.configuration import MADE_BY
-from aggregator.dashboard.state import page_state
+from aggregator.configuration import require_aggregator
+from aggregator.dashboard.state import page_state, run_report
 from shared.errors import ActionRequiredError
+from shared.exchange.names import is_name
 from shared.folder.durable import read_private, write_file
-from shared.folder.lock import require_work
 from shared.pages.render import render
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,11 @@ THREADS = 8
 _HERE = Path(__file__).parent
 _STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 
+REPORT = "/report/"
+"""Behind it comes the name of a run."""
+
 Headers = list[tuple[str, str]]
+NOTHING_HERE: tuple[str, str, bytes, Headers] = ("404 Not Found", "text/plain", b"There is nothing here.\n", [])
 
 
 class Dashboard:
@@ -70,7 +74,7 @@ class Dashboard:
             "/page.js": ("text/javascript", (_HERE / "page.js").read_bytes()),
             "/page.css": ("text/css", (_HERE / "page.css").read_bytes()),
         }
-        self._token = token
+        self._token, self._work = token, work
         self._names = {"localhost", *(name.lower() for name in names)}
         self._look = _Look(work)
 
@@ -99,11 +103,16 @@ class Dashboard:
             return "405 Method Not Allowed", plain, b"The dashboard only shows.\n", [("Allow", "GET, HEAD")]
         if path in self._files:
             return "200 OK", *self._files[path], []
-        if path != "/state.json":
-            return "404 Not Found", plain, b"There is nothing here.\n", []
+        run = path.removeprefix(REPORT)
+        is_report = path.startswith(REPORT) and is_name(run)
+        if path != "/state.json" and not is_report:
+            return NOTHING_HERE
         if not self._may_look(environ.get("HTTP_AUTHORIZATION", "")):
             return "401 Unauthorized", plain, b"The token is missing or wrong.\n", [("WWW-Authenticate", "Bearer")]
-        return "200 OK", "application/json", self._look.content(), []
+        if not is_report:
+            return "200 OK", "application/json", self._look.content(), []
+        text = run_report(self._work, run)
+        return NOTHING_HERE if text is None else ("200 OK", plain, text.encode(), [])
 
     def _may_look(self, authorization: str) -> bool:
         expected = f"Bearer {self._token}".encode()
@@ -163,7 +172,7 @@ def serving(work: Path, host: str, port: int) -> Iterator[str]:
         ConfigurationError: there is no such work directory.
         ActionRequiredError: the address cannot be listened at, or the token's file is unusable.
     """
-    require_work(work, MADE_BY)
+    require_aggregator(work)
     if is_loopback(host):
         app = Dashboard(work, token=None)
     else:

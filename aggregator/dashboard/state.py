@@ -7,8 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from aggregator.listing import list_runs
 from aggregator.overview import SiteOverview, overview_of, read_newest_run
-from aggregator.run_view import Reading, Round, RunView, view_of
+from aggregator.run_view import Reading, Round, RunView, view_of, view_run
+from aggregator.store import runs_in
 from shared.durations import duration_text
 from shared.errors import DropfedError
 from shared.escaping import escape
@@ -31,9 +33,10 @@ def page_state(work: Path) -> dict[str, Any]:
 
     Never raises.
     """
-    state: dict[str, Any] = {"now": now_text(), "problem": None, "run": None, "log": []}
+    state: dict[str, Any] = {"now": now_text(), "problem": None, "run": None, "runs": [], "log": []}
     try:
         state["log"] = log_end(work / "log.txt")
+        state["runs"] = [asdict(listed) for listed in list_runs(work)]
         state["run"] = read_newest_run(work, _run)
     except DropfedError as error:
         state["problem"] = str(error)
@@ -43,6 +46,23 @@ def page_state(work: Path) -> dict[str, Any]:
         logger.exception("%s could not be read, by an error that nobody expected; please report it", work)
         state["problem"] = f"{work} could not be read, by an error that nobody expected: the dashboard's output has it"
     return state
+
+
+def run_report(work: Path, run: str) -> str | None:
+    """Return the report on a run for people, without what a model costs, which takes building it; None of no such run.
+
+    Where it cannot be told, why.
+    """
+    from aggregator.report.text import report_text  # noqa: PLC0415  (PyTorch, which nothing else here needs)
+
+    store = next((store for store in runs_in(work) if store.run == run), None)
+    if store is None:
+        return None
+    try:
+        view = view_run(work, store)
+        return report_text(view, f"`dropfed-aggregator report {run}` tells it", view.score, view.score)
+    except DropfedError as error:
+        return str(error)
 
 
 def _run(reading: Reading) -> dict[str, Any]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
-from aggregator.report.tables import UNDEFINED, WITHHELD, Cell, Missing, Table, told
+from aggregator.report.tables import NOT_REPORTED, UNDEFINED, Cell, Missing, Table, told
 from aggregator.run_view import RunView
+from shared.plurals import pluralize
 
+PLACES = 3
 OTHER_CLASSES = Missing("other classes")
-WHY_WITHHELD = "Withheld: the site has too few such images for a score to leave it (minimum_count in its policy)"
+WHY_NOT_REPORTED = (
+    "Not reported: the site has too few such images for a score to leave it (minimum_count in its policy), or the "
+    "score is undefined there"
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,36 @@ class Alone:
         return UNDEFINED if score is None else score
 
 
+def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[str, str]:
+    """Return two sentences: what training came to at the sites, and where the chosen model does worst.
+
+    Args:
+        chosen, score, title: as for ``before_and_after``.
+    """
+    first, last = (_reported(view, number, score) for number in (0, chosen))
+    both = sorted(first.keys() & last.keys())
+    if both:
+        rose = sum(round(last[site], PLACES) > round(first[site], PLACES) for site in both)
+        before, after = (fmean(of[site] for site in both) for of in (first, last))
+        gain = (
+            f"on the sites' own test images {title} rose at {rose} of {pluralize(len(both), 'site')}, in the mean from "
+            f"{before:.{PLACES}f} to {after:.{PLACES}f}"
+        )
+    else:
+        gain = f"no site reported {title} on its test images both before and after training"
+    if not last:
+        return gain, f"no site reported {title} of the chosen model on its test images"
+    worst = min(sorted(last), key=last.__getitem__)
+    since = f", after {first[worst]:.{PLACES}f} before training" if worst in first else ""
+    return gain, f"it is lowest at {worst}: {last[worst]:.{PLACES}f}{since}"
+
+
+def _reported(view: RunView, aggregate: int, score: str) -> dict[str, float]:
+    """Return a score of an aggregate on the test images of each site that reported it."""
+    cells = {site: told(part, "test", score) for site, part in view.receivers(aggregate).items()}
+    return {site: cell for site, cell in cells.items() if isinstance(cell, float)}
+
+
 def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: Alone | None = None) -> Table:
     """Return one score on each site's test images before training and after.
 
@@ -44,7 +80,7 @@ def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: 
         [site, told(first.get(site), "test", score), told(last.get(site), "test", score)]
         for site in view.configuration.sites
     ]
-    notes = [WHY_WITHHELD] if any(WITHHELD in row for row in rows) else []
+    notes = [WHY_NOT_REPORTED] if any(NOT_REPORTED in row for row in rows) else []
     header = ["site", "before training", "after"]
     if alone is not None:
         header.append(f"{alone.site} alone")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from aggregator.configuration import read_configuration
 from aggregator.report import site_figures, tables
-from aggregator.report.before_after import before_and_after
+from aggregator.report.before_after import before_and_after, gain_and_worst
 from aggregator.report.figures import Figure
 from aggregator.report.heldout import HeldOut, Measured, Model, find_heldout, measure
 from aggregator.report.heldout_figures import heldout_figures
@@ -25,6 +24,7 @@ from shared.folder.durable import write_file
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.metrics import OF_CLASS
 from shared.learning.outcome import chosen_text
+from shared.moments import moment_text
 from shared.pages.render import render
 
 PAGE = "report.html"
@@ -69,7 +69,7 @@ def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
         facts=[
             ("Federation", configuration.federation),
             ("Ran", _ran(view)),
-            ("Page made", _to_the_minute(time.time())),
+            ("Page made", moment_text(time.time())),
             *_facts(view, model, measured),
         ],
         configuration=dump_yaml(run).decode().splitlines(),
@@ -174,13 +174,13 @@ def _sections(view: RunView, aggregate: int, measured: Measured | str) -> list[S
 
 
 _HOW_TOLD = (
-    "Each site scores the model that it receives on its own images, before it trains. What a site withheld, what is "
-    "undefined and what has not come yet leaves a gap; missing values are left out, not drawn as 0."
+    "Each site scores the model that it receives on its own images, before it trains. What a site did not report and "
+    "what has not come yet leaves a gap; missing values are left out, not drawn as 0."
 )
 _WORDS = (
-    "Withheld: the site has fewer images than it lets anything be told of. Not told: undefined there, or over too few "
-    "of its images. Not scored: the site has no such score, as of a grade that it does not use. No answer: none came, "
-    "or its table could not be read."
+    "Not reported: the site has fewer such images than it lets a score be about (minimum_count in its policy), or the "
+    "score is undefined there. Not scored: the site has no such score, as of a grade that it does not use. No answer: "
+    "none came, or its table could not be read."
 )
 _PROBED = (
     "Part of the model stays at the sites, the head among it where grades are told apart, so the aggregator has no "
@@ -212,7 +212,10 @@ def _heldout_section(measured: Measured | str, looked_at: str, score: str) -> Se
 
 def _state(view: RunView) -> str:
     if view.outcome:
-        said = [view.outcome.text, *([f"chosen: {chosen_text(view.card)} ({view.card.reason})"] if view.card else [])]
+        said = [view.outcome.text]
+        if view.card:
+            said += gain_and_worst(view, view.card.chosen_round, view.score, tables.score_title(view.score))
+            said.append(f"chosen: {chosen_text(view.card)} ({view.card.reason})")
         text = ". ".join(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in said) + "."
         return text.replace(view.score, tables.score_title(view.score))
     if not view.rounds:
@@ -226,12 +229,7 @@ def _ran(view: RunView) -> str:
     if begun is None:
         return "no round was opened yet"
     settled = max((settled for each in view.rounds if (settled := each.settled)), default=None)
-    return f"{_to_the_minute(begun)} to {_to_the_minute(settled) if settled and view.is_over else 'now'}"
-
-
-def _to_the_minute(seconds: float) -> str:
-    """Return a time since 1970, for people."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{moment_text(begun)} to {moment_text(settled) if settled and view.is_over else 'now'}"
 
 
 def _facts(view: RunView, model: Model | str, measured: Measured | str) -> list[tuple[str, str]]:

@@ -25,6 +25,9 @@ SHOWN_ROWS = 300
 _LONG = 30
 """Letters of a text that needs a wide column."""
 
+_BETWEEN = 3
+"""Letters between two columns."""
+
 _TOO_SMALL = 0.0005
 """With three places it would look like 0, which it is not."""
 
@@ -41,10 +44,8 @@ class Missing:
 
 NOT_ASKED = Missing("not asked")
 NO_ANSWER = Missing("no answer")
-WITHHELD = Missing("withheld")
-"""The site has fewer images than it lets anything be told of."""
 NOT_REPORTED = Missing("not reported")
-"""Undefined, or over too few of the site's images."""
+"""The site has fewer such images than it lets anything be told of, or the score is undefined there."""
 UNDEFINED = Missing("undefined")
 NOT_SCORED = Missing("not scored")
 """The site's table has no such column, as for a grade that it does not use."""
@@ -116,6 +117,24 @@ class Table:
             ShownCell(name, "number" if "number" in kind else "") for name, kind in zip(self.header, kinds, strict=True)
         ]
 
+    def parts(self, letters: int) -> list[ShownPart]:
+        """The same in parts that fit beside each other into so many letters; what is further goes on below.
+
+        Each part begins with the columns of text that the table begins with: they say what its rows are.
+        """
+        heads, rows = self.heads, self.shown
+        widths = [
+            _BETWEEN + min(_LONG, max(len(cell.text) for cell in (head, *cells)))
+            for head, cells in zip(heads, _columns(rows, len(heads)), strict=True)
+        ]
+        names = [*range(_count_of_names(rows, len(heads)))]
+        parts = [[*names]]
+        for at in range(len(names), len(heads)):
+            if len(parts[-1]) > len(names) and sum(widths[column] for column in (*parts[-1], at)) > letters:
+                parts.append([*names])
+            parts[-1].append(at)
+        return [ShownPart([heads[at] for at in part], [[row[at] for at in part] for row in rows]) for part in parts]
+
     @property
     def left_out(self) -> int:
         """How many rows a page does not show."""
@@ -128,6 +147,25 @@ class ShownCell:
 
     text: str
     kind: str = ""
+
+
+@dataclass(frozen=True)
+class ShownPart:
+    """Some columns of a table as a page shows them."""
+
+    heads: Sequence[ShownCell]
+    rows: Sequence[Sequence[ShownCell]]
+
+
+def _columns(rows: Sequence[Sequence[ShownCell]], count: int) -> list[list[ShownCell]]:
+    return [[row[at] for row in rows] for at in range(count)]
+
+
+def _count_of_names(rows: Sequence[Sequence[ShownCell]], count: int) -> int:
+    """Return with how many columns a table says what its rows are: the first one, and those of text beside it."""
+    columns = _columns(rows, count)
+    is_text = (any(cell.kind not in ("number", "soft") for cell in cells) for cells in columns[1:])
+    return 1 + next((at for at, is_name in enumerate(is_text) if not is_name), count - 1)
 
 
 def number(cell: Cell) -> float:
@@ -166,11 +204,7 @@ def told(part: Part | None, split: Split, name: str) -> Cell:
     if name not in row.numbers:
         return NOT_SCORED
     value = row.numbers[name]
-    return _why_none(row.images) if value is None else value
-
-
-def _why_none(images: str) -> Missing:
-    return NOT_REPORTED if images.isdecimal() else WITHHELD
+    return NOT_REPORTED if value is None else value
 
 
 def by_aggregate(view: RunView, split: Split, name: str, title: str) -> Table:
@@ -179,7 +213,7 @@ def by_aggregate(view: RunView, split: Split, name: str, title: str) -> Table:
     rows: list[list[Cell]] = []
     for of_round in view.rounds:
         cells = [told(of_round.sites.get(site), split, name) for site in sites]
-        if any(isinstance(cell, float) or cell in (WITHHELD, NOT_REPORTED) for cell in cells):
+        if any(isinstance(cell, float) or cell == NOT_REPORTED for cell in cells):
             rows.append([of_round.received_aggregate, *cells, _mean(cells)])
     caption = f"{title} of the aggregate of each round on each site's {split} images"
     return Table(f"{name.replace('_', '-')}-{split}", caption, ("aggregate", *sites, "mean over sites"), rows)
@@ -224,7 +258,7 @@ def every_score(view: RunView) -> Table:
     """Return one row for each number that a site could have told."""
     frame = view.frame()
     rows = [
-        [*place, images, name, *((None, _why_none(images).why) if math.isnan(value) else (value, ""))]
+        [*place, images, name, *((None, NOT_REPORTED.why) if math.isnan(value) else (value, ""))]
         for *place, images, name, value in frame.itertuples(index=False, name=None)
     ]
     caption = "Every score of every aggregate at every site"

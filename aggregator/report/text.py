@@ -7,13 +7,17 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from aggregator.report.before_after import Alone, before_and_after
+from aggregator.report.before_after import Alone, before_and_after, gain_and_worst
 from aggregator.report.heldout import Model
-from aggregator.run_view import RECEIVED_SPLITS, Part, Row, RunView
+from aggregator.report.tables import Missing, told
+from aggregator.run_view import RECEIVED_SPLITS, Part, RunView
 from shared.escaping import escape
+from shared.exchange.tables import Split
 from shared.learning.outcome import chosen_text
 from shared.sizes import size_text
 
+NONE = "–"
+"""What stands where there is no number, on pages too."""
 _MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|(?<=\])\(")
 """What in a cell would end it, or begin a tag of HTML, a link or an image."""
 
@@ -33,6 +37,8 @@ def report_text(view: RunView, model: Model | str, score: str, title: str, alone
     if view.outcome:
         lines += [f"Outcome: {escape(view.outcome.text)}.", ""]
     if card:
+        for said in gain_and_worst(view, card.chosen_round, score, title):
+            lines += [f"{said[:1].upper()}{said[1:]}.", ""]
         table = before_and_after(view, card.chosen_round, score, title, alone)
         rows = [[cell.text for cell in row] for row in table.shown]
         lines += [f"{table.caption}:", "", *table_lines(table.header, rows), ""]
@@ -41,7 +47,7 @@ def report_text(view: RunView, model: Model | str, score: str, title: str, alone
     for split in RECEIVED_SPLITS:
         lines += [f"## {title} on each site's {split} images", ""]
         scores = [
-            [each.received_aggregate, *(_cell(each.sites.get(site, Part()).row(split), score) for site in run.sites)]
+            [each.received_aggregate, *(_cell(each.sites.get(site), split, score) for site in run.sites)]
             for each in view.rounds
             if any(part.row(split) for part in each.sites.values())
         ]
@@ -70,7 +76,7 @@ def _cost_lines(view: RunView, model: Model | str) -> list[str]:
         trained = [each.sites[site] for each in view.rounds if each.trains and site in each.sites]
         down, up = (_mean(getattr(part.bytes, way) for part in trained) for way in ("down", "up"))
         seconds = _mean(part.seconds for part in trained)
-        rows.append([site, *map(size, (total.down, total.up, down, up)), "" if seconds is None else f"{seconds:.0f}"])
+        rows.append([site, *map(size, (total.down, total.up, down, up)), NONE if seconds is None else f"{seconds:.0f}"])
     head = ("site", "to it", "from it", "in a training round: to it", "from it", "seconds")
     return ["## Cost", "", of_model, "", *table_lines(head, rows)]
 
@@ -80,14 +86,13 @@ def _mean(numbers: Iterable[int | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _cell(row: Row | None, score: str) -> str:
-    """Return the score; with its standard deviation over images, where it is a mean over images."""
-    if row is None:
-        return ""
-    value, spread = row.scores.get(score), row.scores.get(score.replace("_mean", "_std"))
-    if value is None:
-        return "withheld"
-    return f"{value:.3f} ± {spread:.3f}" if score.endswith("_mean") and spread is not None else f"{value:.3f}"
+def _cell(part: Part | None, split: Split, score: str) -> str:
+    """Return the score, or why there is none; with its standard deviation over images, where it is a mean over them."""
+    value, spread = told(part, split, score), told(part, split, score.replace("_mean", "_std"))
+    if isinstance(value, Missing):
+        return value.why
+    is_mean = score.endswith("_mean") and isinstance(spread, float)
+    return f"{value:.3f} ± {spread:.3f}" if is_mean else f"{value:.3f}"
 
 
 # --- what all that is written for people has in common -----------------------------------------------------
@@ -104,10 +109,10 @@ def table_lines(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]
 
 
 def size(known: float | None) -> str:
-    """Return a size of so many bytes; nothing where it is not known."""
-    return "" if known is None else size_text(known)
+    """Return a size of so many bytes; a dash where it is not known."""
+    return NONE if known is None else size_text(known)
 
 
 def short(number: float | None) -> str:
-    """Return a score to three places; nothing where it is not known."""
-    return "" if number is None else f"{number:.3f}"
+    """Return a score to three places; a dash where there is none."""
+    return NONE if number is None else f"{number:.3f}"

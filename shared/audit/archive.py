@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared.desktop import is_left_by_desktop
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
@@ -27,12 +28,14 @@ class Archive:
 
     Args:
         places: what of it was named on this machine.
+        passed_over: files that a desktop left beside the folders.
         secret_key: opens what is encrypted in the folders, or in some of them.
     """
 
     folders: dict[str, Folder]
     places: tuple[Path, ...] = ()
     secret_key: EncryptionKey | None = None
+    passed_over: tuple[Path, ...] = ()
 
 
 class MirroredFolder(LocalFolder):
@@ -65,7 +68,7 @@ def check_target(path: Path, audited: Sequence[Path] = ()) -> None:
         raise ConfigurationError([f"{path}: there is no folder {path.parent}; make it, or name another file"])
     folder = Path(os.path.realpath(path)).parent
     whole = next((above for above in (folder, *folder.parents) if _has(above, names.FEDERATION)), None)
-    beside = list(folder.iterdir())
+    beside = [each for each in folder.iterdir() if not is_left_by_desktop(each)]
     if whole is None and beside and all(each.is_dir() and _is_drop_folder(each) for each in beside):
         whole = folder
     for place in audited or filter(None, (whole,)):
@@ -121,8 +124,12 @@ def open_archive(
             password = ask_password(user)
         folders[place] = _folder_at_address(place, user, password, ca_file)
     if secret_key is not None:
-        return Archive(folders, tuple(local), EncryptionKey.at(secret_key))
-    return Archive(folders, tuple(local), EncryptionKey.found_at(home / ENCRYPTION_KEY_FILE) if home else None)
+        key: EncryptionKey | None = EncryptionKey.at(secret_key)
+    else:
+        key = EncryptionKey.found_at(home / ENCRYPTION_KEY_FILE) if home else None
+    of_folders = [place for place in local if place.is_dir() and str(place) not in folders]
+    passed_over = (path for place in of_folders for path in sorted(place.iterdir()) if is_left_by_desktop(path))
+    return Archive(folders, tuple(local), key, tuple(passed_over))
 
 
 def is_address(place: str) -> bool:
@@ -160,7 +167,7 @@ def _folders_at(root: Path) -> dict[str, Folder]:
         raise ConfigurationError([f"{root}: may not be read here; have a copy made that you may read, and name that"])
     if _is_drop_folder(root):
         return _named(root)
-    inside = sorted(root.iterdir())
+    inside = sorted(path for path in root.iterdir() if not is_left_by_desktop(path))
     copies = [path for path in inside if _is_drop_folder(path)]
     if not copies:
         raise ConfigurationError([f"{root}: is no drop folder, and holds none: {_looks_like(root, inside)}"])

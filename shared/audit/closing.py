@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -25,6 +26,7 @@ from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.names import Name
 from shared.exchange.records.values import PROTOCOL, Digest, Protocol, Record, Time, now_text
 from shared.exchange.signing import SigningKey, fingerprint, in_groups, open_signed
+from shared.moments import moment_text
 from shared.plurals import pluralize
 
 _LEAF, _NODE = b"\x00", b"\x01"
@@ -104,42 +106,67 @@ def sign(found: Closing, key: SigningKey) -> bytes:
     return key.sign(found.model_dump())
 
 
-def check(content: bytes, found: Closing, signer: str | None = None, *, shown_as: str) -> tuple[str, list[str]]:
+@dataclass(frozen=True)
+class Compared:
+    """A signed statement beside what is here.
+
+    Args:
+        whose: who signed it, and when.
+        differs: what is not as it says, a sentence each.
+        unchecked: what of it cannot be compared with what is here, likewise.
+    """
+
+    whose: str
+    differs: Sequence[str]
+    unchecked: Sequence[str]
+
+
+def check(content: bytes, found: Closing, signer: str | None = None, *, shown_as: str) -> Compared:
     """Compare a signed statement with what is here.
 
     Args:
         signer: the public key that must have signed it, if it is known from elsewhere.
         shown_as: the name of its file.
 
-    Returns:
-        Who signed it, and when; and what differs, one sentence each.
-
     Raises:
-        RejectedError: it is not a signed closing digest.
+        RejectedError: it is not signed, or its signature does not hold.
+        ConfigurationError: it is signed, and no closing digest.
     """
     try:
         body, key = open_signed(content)
         said = fill(Closing, body)
     except Faults:
-        raise RejectedError(shown_as, "is not a well-formed closing digest") from None
+        remedy = "name the file that `digest --sign` wrote"
+        raise ConfigurationError([f"{shown_as}: is not a well-formed closing digest; {remedy}"]) from None
     except Refusal as refusal:
         raise RejectedError(shown_as, str(refusal)) from None
-    whose = f"signed at {said.created} by key {key} ({fingerprint(key)})"
+    whose = f"signed at {moment_text(said.created)} by key {key} ({fingerprint(key)})"
     if signer is None:
         whose += "; nobody vouches for that key: compare it with what the auditor gave you, or name that with --signer"
     strange = [f"it is signed by another key than {signer}"] if signer not in (None, key) else []
-    return whose, [*strange, *_differences(said, found)]
+    return Compared(whose, [*strange, *_differences(said, found)], [*_unchecked(said, found)])
+
+
+def _is_of_another(said: Closing, found: Closing) -> bool:
+    return (said.federation, said.run) != (found.federation, found.run)
+
+
+def _unchecked(said: Closing, found: Closing) -> Iterator[str]:
+    if _is_of_another(said, found):
+        yield f"it is of run {said.run} of {said.federation}, here is {found.run} of {found.federation}"
+        return
+    for site in sorted(said.sites.keys() - found.sites.keys()):
+        yield f"it covers {site}, whose folder is not here"
 
 
 def _differences(said: Closing, found: Closing) -> Iterator[str]:
-    if (said.federation, said.run) != (found.federation, found.run):
-        yield f"it is of run {said.run} of {said.federation}, here is {found.run} of {found.federation}"
+    if _is_of_another(said, found):
         return
     for site in sorted(said.sites.keys() | found.sites.keys()):
         one, other = said.sites.get(site), found.sites.get(site)
         if other is None:
-            yield f"it covers {site}, whose folder is not here"
-        elif one is None:
+            continue  # of what is not here nothing differs
+        if one is None:
             yield f"it does not cover {site}, whose folder is here"
         elif one != other:
             here = f"here are {other.manifests} under {other.root}"

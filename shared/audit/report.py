@@ -14,7 +14,7 @@ from typing import Any
 
 from shared.audit.closing import closing
 from shared.audit.difference import final_model, flat
-from shared.audit.reading import NOT_OPENED, Reading
+from shared.audit.reading import NOT_OPENED, UNKNOWN, Reading
 from shared.audit.show import readable_tables
 from shared.audit.sites import absent_sites, by_site, remarks, rounds_of, settings_of, sharing_of, titles, unnamed
 from shared.audit.verify import Audit
@@ -30,10 +30,13 @@ from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import fingerprint, in_groups
 from shared.exchange.tables import SPLITS
 from shared.learning.outcome import outcome_by_tables
+from shared.moments import moment_text
 from shared.pages.render import render
 from shared.sizes import size_text
 
 Document = dict[str, Any]
+FOLDED_FROM = 30
+"""A page shows the table of so many answers of one run at once; what is longer is folded up."""
 TEMPLATE = Path(__file__).with_name("report.html")
 
 LEAVES = {
@@ -130,6 +133,9 @@ def page(document: Document) -> str:
         title=f"Audit of the federation {document['federation']}",
         report=document,
         not_opened=NOT_OPENED,
+        unknown=UNKNOWN,
+        folded_from=FOLDED_FROM,
+        moment=moment_text,
         leaves=LEAVES,
         ended_as=ENDED_AS,
         checked=CHECKED,
@@ -179,6 +185,7 @@ def _run(readings: Mapping[str, Reading], run: str) -> Document:
         "sites": sites,
         "not_here": absent_sites(offered, run),
         "rounds": [_round(offered, run, number, settings) for number in rounds_of(offered, run)],
+        "verdicts": dict(sum((Counter(site["verdicts"]) for site in sites.values()), Counter())),
         "outcome": _outcome(offered, run),
         "digest": closing(offered, run).model_dump() if offered else None,
     }

@@ -15,6 +15,7 @@ from shared.exchange import names
 from shared.exchange.signing import digest_of, fingerprint, open_signed
 from shared.exchange.trust import Message
 from shared.exchange.weights import layout_of
+from shared.moments import moment_text
 from shared.plurals import pluralize
 
 
@@ -80,9 +81,10 @@ def lines(sent: list[Sent]) -> Iterator[str]:
     """For people; the tensors of a file as how many they are."""
     total = 0
     for each in sent:
+        created = each.created if each.created == UNKNOWN else moment_text(each.created)
         answers = f", answers {each.answers}" if each.answers else ""
         key = each.key if each.key == UNKNOWN else fingerprint(each.key)
-        yield escape(f"{each.path}  {each.created}{answers}  key {key}")
+        yield escape(f"{each.path}  {created}{answers}  key {key}")
         for file in each.files:
             total += file.bytes
             state = "" if file.state == "there" else f"  ({file.state})"

@@ -16,6 +16,7 @@ from shared.exchange import names
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.tables import MetricsRow, read_metrics
+from shared.moments import moment_text
 
 Document = dict[str, Any]
 _PARTS: tuple[tuple[Kind, str], ...] = (("round", "asked"), ("update", "answered"), ("verdict", "settled"))
@@ -51,7 +52,7 @@ def lines(document: Document) -> Iterator[str]:
             if message is None:
                 yield f"  {part}: no message"
                 continue
-            yield f"  {part}: {message['created']}  manifest {message['digest']}"
+            yield f"  {part}: {moment_text(message['created'])}  manifest {message['digest']}"
             for name, file in message["files"].items():
                 yield escape(f"    {name}  {file['bytes']:,} bytes  sha256 {file['sha256']}  {file['state']}")
         for key, value in (found["configuration"] or {}).items():
@@ -157,7 +158,7 @@ def _table(rows: list[Document]) -> Iterator[str]:
     """Yield one line per row."""
     for row in rows:
         told = ", ".join(f"{name} {value:.4g}" for name, value in row["scores"].items() if value is not None)
-        loss = "withheld" if row["loss"] is None else f"{row['loss']:.4g}"
+        loss = "not reported" if row["loss"] is None else f"{row['loss']:.4g}"
         what = "as received" if row["epoch"] == 0 else f"epoch {row['epoch']}"
         yield escape(
             f"  metrics {what}, {row['split']}, {row['images']} images: loss {loss}{', ' if told else ''}{told}"

@@ -16,6 +16,7 @@ from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import time_text
+from shared.moments import moment_text
 
 _DAY_S = 24 * 60 * 60
 
@@ -111,11 +112,13 @@ def _odd_times(site: str, reading: Reading) -> Iterator[str]:
         told = [(message.ref.path, message.manifest.created) for message in reading.sent_by(sender)]
         for (before, earlier), (path, created) in pairwise(told):
             if created < earlier:
-                yield f"{site}: {path} tells the time {created}, and {before}, sent before it by {sender}, {earlier}"
+                told_before = f"{before}, sent before it by {sender}, {moment_text(earlier)}"
+                yield f"{site}: {path} tells the time {moment_text(created)}, and {told_before}"
                 break
         for path, created in told:
             if created > tomorrow:
-                yield f"{site}: {path} tells the time {created}, which is still to come by this machine's clock"
+                to_come = f"{moment_text(created)}, which is still to come by this machine's clock"
+                yield f"{site}: {path} tells the time {to_come}"
                 break
 
 

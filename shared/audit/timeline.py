@@ -17,6 +17,7 @@ from shared.exchange.records.messages import Handover
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import digest_of, fingerprint
 from shared.exchange.trust import Message
+from shared.moments import moment_text
 
 _SAYING = (names.CONSENT, names.WITHDRAWAL, names.VERDICT, names.CARD, names.ABORT)
 """The records that tell an outcome."""
@@ -158,18 +159,19 @@ def _new_key(reading: Reading, handover: Handover) -> NewKey:
 def lines(events: list[Event | NewKey | Gap]) -> Iterator[str]:
     """Yield one line per event, hand-over or gap."""
     for event in events:
+        when = f"{'not here':25}" if isinstance(event, Gap) else moment_text(event.created)
         way = f"{event.site} -> aggregator" if event.sender == event.site else f"aggregator -> {event.site}"
         if isinstance(event, Gap):
             told = f"number {event.first}" if event.first == event.last else f"numbers {event.first} to {event.last}"
-            yield f"{'not here':20}  {way}  {told}: taken away, still on the way, or not right, as `verify` tells"
+            yield f"{when}  {way}  {told}: taken away, still on the way, or not right, as `verify` tells"
             continue
         if isinstance(event, NewKey):
             told = f"message {event.from_seq} on key {fingerprint(event.new_key)}"
-            yield f"{event.created}  {way}  hand-over {event.path}  key {fingerprint(event.key)}  from {told}"
+            yield f"{when}  {way}  hand-over {event.path}  key {fingerprint(event.key)}  from {told}"
             continue
         where = f"{event.run}/{event.round:04d}" if event.round else event.run
         size = f"{event.size_bytes:,} bytes"
-        line = f"{event.created}  {way}  {event.kind} {where}  {size}  key {fingerprint(event.key)}"
+        line = f"{when}  {way}  {event.kind} {where}  {size}  key {fingerprint(event.key)}"
         unknown = "a message that is not here" if event.in_reply_to else "nothing"
         line += f"  answers {event.answers or unknown}"
         line += f"  answered by {', '.join(event.answered_by)}" if event.answered_by else ""

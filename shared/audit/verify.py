@@ -38,6 +38,7 @@ from shared.exchange.records.messages import Federation, Head, Status
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import Message, check_encrypted, check_form
 from shared.folder.contract import Folder
+from shared.moments import moment_text
 from shared.plurals import pluralize
 from shared.sizes import size_text
 
@@ -48,7 +49,8 @@ class Audit:
 
     ``in_progress``: messages whose manifest is still to come; ``removed``: tensor files that the run's rule pruned;
     ``scratch``: scratch folders of a `check`; ``handovers``: records by which the site changed its key; ``encrypted``:
-    files that only the folder's two sides can read; ``opened``: how many of them were, by a key that was given.
+    files that only the folder's two sides can read; ``opened``: how many of them were, by a key that was given;
+    ``touched``: how many messages a finding is about.
     """
 
     federation: Federation | None = None
@@ -62,6 +64,7 @@ class Audit:
     encrypted: int = 0
     opened: int = 0
     findings: list[Finding] = field(default_factory=list)
+    touched: int = 0
 
     def as_json(self) -> dict[str, object]:
         """Plain values, for scripts."""
@@ -121,6 +124,8 @@ class _Verification:
                 self._check_head(sender, head, path)
             self._check_unsigned(reading.status)
         self._audit.findings = sorted(set(reading.findings))
+        about = {finding.file for finding in self._audit.findings}
+        self._audit.touched = sum(any(_is_of(ref.path, file) for file in about) for ref in self._messages)
         return self._audit
 
     def _find_in(self, message: Message, what: str) -> None:
@@ -288,11 +293,34 @@ class _Verification:
         )
 
 
+def _is_of(message: str, file: str) -> bool:
+    return file == message or file.startswith(f"{message}/")
+
+
 def lines(audit: Audit) -> Iterator[str]:
     """Yield one line per finding."""
     for finding in audit.findings:
-        since = "" if finding.since == UNKNOWN else f" (was right at {finding.since})"
+        since = "" if finding.since == UNKNOWN else f" (was right at {moment_text(finding.since)})"
         yield escape(f"{finding.file}: {finding.what}{since}")
+
+
+def holding(audits: Mapping[str, Audit]) -> str:
+    """Return one line, beside findings: how much else was checked, and holds by itself.
+
+    Args:
+        audits: by what to call each folder.
+    """
+    opened = [audit for audit in audits.values() if audit.federation is not None]
+    found = {(name, finding.file) for name, audit in audits.items() for finding in audit.findings}
+    count = sum(len(audit.findings) for audit in audits.values())
+    messages = sum(audit.messages for audit in opened)
+    touched = sum(audit.touched for audit in opened)
+    unopened = len(audits) - len(opened)
+    beside = f"; {pluralize(unopened, 'folder')} could not be checked at all" if unopened else ""
+    return (
+        f"{pluralize(count, 'finding')} at {pluralize(len(found), 'place')}; no finding is about "
+        f"{messages - touched:,} of {pluralize(messages, 'message')} in {pluralize(len(opened), 'folder')}{beside}"
+    )
 
 
 def summary(audits: Mapping[str, Audit], *, is_key_compared: bool) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from shared.doors.certificates import parse
 from shared.errors import ActionRequiredError
 from shared.escaping import escape
+from shared.moments import moment_text
 
 _EXPIRED, _NOT_YET, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's numbers of what is wrong with a certificate
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
@@ -81,8 +82,8 @@ def invalid(
         )
     if error.verify_code == _NOT_YET and found.begins > now:
         return ActionRequiredError(
-            f"{who} begins only on {found.begins:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
-            f"{now:%Y-%m-%d %H:%M}: set the clock"
+            f"{who} begins only on {moment_text(found.begins.timestamp())}, and this machine's clock says "
+            f"{moment_text(now.timestamp())}: set the clock"
         )
     if error.verify_code in (_OTHER_HOST, _OTHER_ADDRESS):
         return ActionRequiredError(

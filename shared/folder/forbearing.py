@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from shared.errors import DropfedError, LeftAloneError, LockedError
 from shared.folder.around import FolderAround
 from shared.folder.contract import Folder
+from shared.moments import moment_text
 
 LOCKED_FOR_S = 600.0
 """After this a lock is taken for a forgotten one."""
@@ -71,9 +72,9 @@ class ForbearingFolder(FolderAround):
 
 
 def _reason(path: str) -> str:
-    until = datetime.now().astimezone() + timedelta(seconds=LEFT_ALONE_S)
+    until = moment_text(datetime.now().timestamp() + LEFT_ALONE_S)
     return (
-        f"{path} stays locked on its server though nobody uses it; it is left alone until {until:%Y-%m-%d %H:%M}, when "
+        f"{path} stays locked on its server though nobody uses it; it is left alone until {until}, when "
         "that lock should be gone; whoever runs the server can remove it at once, and then this daemon is to be "
         "started anew"
     )

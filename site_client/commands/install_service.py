@@ -9,7 +9,7 @@ import click
 from shared.commands import say
 from site_client.commands import WORK
 from site_client.configuration import read_configuration
-from site_client.installation import install, unit_name, unit_text
+from site_client.installation import drafted_unit, install, unit_name, unit_text
 
 
 @click.command(help=__doc__)
@@ -20,11 +20,15 @@ from site_client.installation import install, unit_name, unit_text
     type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
     help="What systemd hands the password from; readable by root alone. Default: the file in WORK.",
 )
-@click.option("--print", "only_print", is_flag=True, help="Show the unit; change nothing.")
+@click.option("--print", "only_print", is_flag=True, help="Show the unit, on any machine; change nothing.")
 def command(work: Path, user: str | None, password_file: Path | None, only_print: bool) -> None:
     configuration = read_configuration(work)
-    unit, text = unit_name(configuration), unit_text(work, configuration, user=user, password_file=password_file)
+    unit = unit_name(configuration)
     if only_print:
+        text, problems = drafted_unit(work, configuration, user=user, password_file=password_file)
         say(text, nl=False)
+        for problem in problems:
+            say(f"could not be installed as it is: {problem}", err=True)
         return
+    text = unit_text(work, configuration, user=user, password_file=password_file)
     say(f"the daemon runs, and is started with this machine: {install(unit, text)}; `systemctl status {unit}`")

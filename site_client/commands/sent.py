@@ -18,7 +18,7 @@ from site_client.sent import sent_text
 
 @click.command(help=__doc__)
 @WORK
-@click.option("--since", metavar="DATE|DAYS", help="Only what was signed since a date, or in so many days (UTC).")
+@click.option("--since", metavar="DATE|DAYS", help="Only what was signed since a date, or in so many days.")
 @click.option("--json", "as_json", is_flag=True, help="For scripts; with every tensor's name and shape.")
 def command(work: Path, since: str | None, as_json: bool) -> None:
     state = all_sent(work, since)

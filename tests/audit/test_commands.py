@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from shared.audit.cli import main
-from shared.audit.closing import tree_digest
+from shared.audit.closing import Closing, tree_digest
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
@@ -293,6 +293,38 @@ def test_a_digest_is_signed_and_compared(copy: Path, tmp_path: Path) -> None:
     signed.write_bytes(signed.read_bytes().replace(b'"manifests":9', b'"manifests":8'))
     result = CliRunner().invoke(main, ["digest", RUN, str(copy), "--check", str(signed)])
     assert (result.exit_code, "signature does not hold" in result.stderr and str(signed) in result.stderr) == (1, True)
+
+
+def test_a_statement_that_cannot_be_compared_is_no_finding(copy: Path, tmp_path: Path) -> None:
+    signed, key = tmp_path / "closing.json", SigningKey.made_at(tmp_path / "auditor.key")
+    found = Closing.model_validate(told("digest", RUN, copy))
+    wider = found.model_copy(update={"sites": found.sites | {"south": found.sites["north"]}})
+    for statement, code, said in (
+        (found, 0, "is of these very manifests"),
+        (wider, 2, "it covers south, whose folder is not here"),
+        (found.model_copy(update={"run": "octa-9"}), 2, f"it is of run octa-9 of retina, here is {RUN} of retina"),
+        (found.model_copy(update={"root": "0" * 64}), 1, f"its digest is {'0' * 64}, here it is {found.root}"),
+    ):
+        signed.write_bytes(key.sign(statement.model_dump()))
+        result = CliRunner().invoke(main, ["digest", RUN, str(copy), "--check", str(signed)])
+        assert (result.exit_code, result.stdout.endswith(f"{signed}: {said}\n")) == (code, True), result.output
+    manifest = copy / MessageRef("offer", RUN).manifest
+    result = CliRunner().invoke(main, ["digest", RUN, str(copy), "--check", str(manifest)])
+    assert (result.exit_code, "is not a well-formed closing digest; name the file that" in result.stderr) == (2, True)
+
+
+def test_findings_leave_untouched_what_they_are_not_about(copy: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "north"
+    shutil.copytree(copy, broken)
+    (broken / MessageRef("update", RUN, 1).path / names.METRICS).write_bytes(b"")
+    (broken / "README.txt").write_text("another text")
+    result = CliRunner().invoke(main, ["verify", str(broken)])
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 2)
+    assert result.stderr.endswith("2 findings at 2 places; no finding is about 8 of 9 messages in 1 folder\n")
+    (broken / names.FEDERATION).write_bytes(b"{}")
+    result = CliRunner().invoke(main, ["verify", str(broken)])
+    assert result.exit_code == 1
+    assert "0 messages in 0 folders; 1 folder could not be checked at all" in result.stderr
 
 
 def test_a_statement_is_worth_what_its_signer_is(copy: Path, tmp_path: Path) -> None:

@@ -11,12 +11,18 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
+from shared.audit.archive import open_archive
 from shared.audit.cli import main
+from shared.audit.report import page as render_page
+from shared.audit.report import report
+from shared.audit.sites import read_folders
+from shared.audit.verify import verified
 from shared.errors import TransientError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
 from shared.exchange.signing import canonical, fingerprint, in_groups
+from shared.moments import moment_text
 from tests.played import RUN, Played
 
 GUIDE = Path(__file__).parents[2] / "docs" / "for-auditors.md"
@@ -90,7 +96,7 @@ def test_the_newest_heartbeat_is_shown_with_the_trouble_that_it_tells(tmp_path: 
     status = json.loads((run.drop / names.STATUS).read_bytes())["body"]
     _, page = page_of(run.drop, tmp_path / "page.html")
     assert f">{escape(status['trouble'])}<" in page and f"<td>{status['phase']}</td>" in page
-    assert status["time"].replace("T", " ").replace("Z", " UTC") in page
+    assert moment_text(status["time"]) in page
 
 
 def test_it_claims_no_more_than_was_checked(played: Played, tmp_path: Path) -> None:
@@ -98,6 +104,31 @@ def test_it_claims_no_more_than_was_checked(played: Played, tmp_path: Path) -> N
     assert "minimum count" not in page and "without any image, name or path" not in page
     assert "which no machine can check: read what this page shows of it" in page
     assert page.index("are not judged here, but by <code>dropfed-audit replay</code> alone") < page.index('id="who"')
+
+
+def test_settings_are_folded_up_and_so_are_the_answers_of_several_runs(played: Played, tmp_path: Path) -> None:
+    _, page = page_of(played.drop, tmp_path / "page.html")
+    assert re.search(
+        r"<details><summary>\d+ settings</summary>\s*<div[^>]* aria-label=\"Settings of run octa-1\">", page
+    )
+    assert "<details open><summary>2 answers in 2 rounds: 1 accepted, 1 validated</summary>" in page
+    readings = read_folders(open_archive([str(played.drop)]))
+    document = report(readings, {name: verified(each) for name, each in readings.items()}, is_key_compared=True)
+    twice = render_page(document | {"runs": document["runs"] * 2})
+    assert twice.count("<details><summary>2 answers in 2 rounds: 1 accepted, 1 validated</summary>") == 2
+
+
+def test_what_is_encrypted_is_no_warning_as_such(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(encrypt="weights", rounds=1)
+    run.round(1, trains=True)
+    run.round(2, trains=False)
+    run.finish()
+    shutil.copytree(run.drop, tmp_path / "copy" / "north")
+    code, page = page_of(tmp_path / "copy" / "north", tmp_path / "page.html")
+    assert "encrypted files were not opened: they are the signed bytes" in page
+    assert 'class="warn"' not in page.partition('id="who"')[0]
+    assert code == 0 and 'class="say good">No finding in what was opened' in page
 
 
 def test_findings_stand_at_its_top(played: Played, tmp_path: Path) -> None:

@@ -180,6 +180,20 @@ def test_a_file_beside_the_folders_is_not_passed_over(home: Path, tmp_path: Path
     assert refused("verify", tmp_path / "folders").startswith(f"{tmp_path}/folders/patients.csv: lies among drop")
 
 
+def test_what_a_desktop_left_beside_the_folders_is_noted_and_within_them_is_a_finding(
+    home: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(home / "trial" / "folders", folders := tmp_path / "folders")
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (folders / name).write_bytes(b"x")
+    result = CliRunner().invoke(main, ["verify", str(folders)])
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1), result.output
+    assert result.stderr.count("was left beside the folders by somebody's desktop; it was not looked into\n") == 3
+    assert "lies in" in refused("report", "--html", folders / "page.html", "--", folders)
+    (folders / "north" / ".DS_Store").write_bytes(b"x")
+    assert CliRunner().invoke(main, ["verify", str(folders)]).exit_code == 1
+
+
 @pytest.mark.parametrize("command", [["digest"], ["replay"]])
 def test_a_run_that_is_not_there_is_told_with_those_that_are(home: Path, command: list[str]) -> None:
     assert f"the runs here are {RUN}" in refused(*command, "nope", home / "trial" / "folders")

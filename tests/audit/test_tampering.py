@@ -22,6 +22,7 @@ from shared.exchange.records.answers import Withdrawal
 from shared.exchange.records.wire import Wire
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
+from shared.moments import moment_text
 from tests.played import RUN, TENSORS, Played
 
 slow = settings(deadline=None, max_examples=150)
@@ -162,11 +163,11 @@ def test_times_that_cannot_be_are_told_and_are_no_finding(tmp_path: Path, monkey
             run.send("round", 1 if created.startswith("2020") else 2, run.to_site(1), "consent")
     result = CliRunner().invoke(main, ["verify", str(run.drop)])
     offer, first, second = MessageRef("offer", RUN), MessageRef("round", RUN, 1), MessageRef("round", RUN, 2)
+    earlier, later, far = map(moment_text, ("2020-11-21T09:00:00Z", "2020-11-21T10:00:00Z", "2099-01-01T00:00:00Z"))
     assert (
-        f"north: {first.path} tells the time 2020-11-21T09:00:00Z, and {offer.path}, sent before it by aggregator, "
-        "2020-11-21T10:00:00Z\n"
+        f"north: {first.path} tells the time {earlier}, and {offer.path}, sent before it by aggregator, {later}\n"
     ) in result.stderr
-    assert f"north: {second.path} tells the time 2099-01-01T00:00:00Z, which is still to come" in result.stderr
+    assert f"north: {second.path} tells the time {far}, which is still to come" in result.stderr
 
 
 @pytest.mark.parametrize("foreign", ["notes.txt", ".hidden", ".x.writing", "manifest.json.new", "MODEL.pt", "a b.csv"])

@@ -16,7 +16,7 @@ from shared.folder.local import LocalFolder
 from tests.canary import told_below
 from tests.federation.running import RUN, Setting
 
-_LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ (?P<level>[A-Z]+) +(?P<text>.*)")
+_LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:+-]+ (?P<level>[A-Z]+) +(?P<text>.*)")
 _TROUBLE = re.compile(r"(?P<name>[^:]+): (?P<what>.*)\. Trying again until it works\.")
 ENDS = ("the folder can be used again", "the exchange goes on", "goes on")
 _OVER = re.compile(rf"(?P<name>[^:]+): (?P<way>{'|'.join(ENDS)})\.")

@@ -103,16 +103,21 @@ def test_commands_in_an_empty_directory_say_what_to_do(tmp_path: Path) -> None:
         result = run(*command, "--work", none)
         assert result.exit_code == 2
         assert result.output.startswith(f"{none}: there is no such work directory; ") and result.output.count("\n") == 1
-    assert "no run was launched here" in run(aggregator, "status", "--work", tmp_path).output
-    assert "there is no run x here; no run was launched" in run(aggregator, "stop", "x", "--work", tmp_path).output
-    assert "dropfed-site join" in run(site, "check", "--work", tmp_path).output
-    assert "dropfed-site run" in run(site, "status", "--work", tmp_path).output
+    for command in ((aggregator, "status"), (aggregator, "stop", "x")):
+        assert "is no aggregator's work directory" in run(*command, "--work", tmp_path).output
+    assert init(tmp_path / "work", "north=https://x/").exit_code == 0
+    assert "no run was launched here" in run(aggregator, "status", "--work", tmp_path / "work").output
+    none_yet = "there is no run x here; no run was launched"
+    assert none_yet in run(aggregator, "stop", "x", "--work", tmp_path / "work").output
+    for name in ("check", "status"):
+        assert "dropfed-site join" in run(site, name, "--work", tmp_path).output
     assert "is not a folder" in run(audit, "verify", tmp_path / "none").output
     (tmp_path / "empty").mkdir()
     assert "is no drop folder, and holds none: it is empty" in run(audit, "verify", tmp_path / "empty").output
 
 
 def test_a_command_that_is_told_can_be_copied_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert init(tmp_path, "north=https://x/").exit_code == 0
     monkeypatch.chdir(tmp_path)
     assert f"`dropfed-aggregator launch RUN.yaml --work {tmp_path}`" in run(aggregator, "status").output
     assert f"{tmp_path / 'none'}: there is no such" in run(site, "status", "--work", "none").output

@@ -23,6 +23,7 @@ from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.folder.lock import LOCK
 from shared.folder.round_trip import large_text
 from shared.learning.data.headers import BURNT_IN, fields_that_may_name
+from shared.plurals import pluralize
 from site_client.cli import main
 from site_client.machine import unit_of
 from tests.federation.running import POLICY, TASK, Federation, staging_run, write_data
@@ -66,9 +67,12 @@ def line(found: list[Finding], begins: str) -> Finding:
 def test_the_two_forms_say_the_same_and_end_alike(north: Path) -> None:
     text, found = check(north, "--quick"), lines(north, "--quick")
     assert text.exit_code == 0
-    assert [each for each in text.output.splitlines() if "GB left" not in each] == [
+    *told, in_all = text.output.splitlines()
+    assert [each for each in told if "GB left" not in each] == [
         f"{finding.grade:8} {finding.text}" for finding in found if "GB left" not in finding.text
     ]
+    warnings = sum(finding.grade == "warning" for finding in found)
+    assert in_all == f"in all   0 problems, {pluralize(warnings, 'warning')}"
     (north / "password").write_bytes(b"wrong")
     failed = check(north, "--quick", "--json")
     assert failed.exit_code == 1 and json.loads(failed.output)["problems"] == 1

@@ -110,7 +110,7 @@ def test_the_log_has_one_line_per_event_in_the_form_that_was_asked_for(finished:
         records = [json.loads(line) for line in (work / "log.txt").read_text().splitlines()]
         assert {tuple(record) for record in records} == {("time", "level", "logger", "message")}
     text = (finished.site("south") / "log.txt").read_text().splitlines()
-    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ +\S", line) for line in text)
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d [A-Z]+ +\S", line) for line in text)
     for site in finished.run.sites:  # standard error says the same
         logged = (finished.site(site) / "log.txt").read_text().splitlines()
         assert any("round 1: trained" in line for line in logged)

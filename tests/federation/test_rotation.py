@@ -309,7 +309,7 @@ def test_check_knows_the_new_key_after_the_disk_was_lost(hospital: Hospital) -> 
 
 @pytest.mark.parametrize("step", range(7))
 def test_a_daemon_killed_while_a_lost_disks_answers_come_back_goes_on_with_them(
-    hospital: Hospital, monkeypatch: pytest.MonkeyPatch, step: int
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: int
 ) -> None:
     """Else it would take its next number for one that the folder has, and its own chain would fork."""
     answer(hospital, "two")
@@ -331,5 +331,7 @@ def test_a_daemon_killed_while_a_lost_disks_answers_come_back_goes_on_with_them(
         with pytest.raises(Killed):
             hospital.live()
     answer(hospital, "three")
+    came_back = "this site's card and 2 messages of its in 2 runs (one, two); no file of it is missing; "
+    assert f"restored from the folder: {came_back}" in caplog.text
     assert [hospital.is_signed(MessageRef("consent", run)) for run in ("one", "two", "three")] == [True] * 3
     assert verify(LocalFolder(hospital.drop)).findings == []

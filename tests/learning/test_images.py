@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from shared.check import look_at_masks
 from shared.errors import DataError
-from shared.learning.data.images import read_image, read_mask, read_pairs, scale_to
+from shared.learning.data.dicom import read_any_levels
+from shared.learning.data.images import odd_masks, read_image, read_mask, read_pairs, scale_to
+from shared.learning.data.tables import without_line
+from shared.learning.tasks import task_named
 
 RAMP = np.linspace(0, 255, 40 * 48).reshape(40, 48).astype(np.uint8)
 EXACT = pytest.approx(RAMP / 255, abs=1e-6)
@@ -118,6 +122,49 @@ def test_every_problem_is_in_one_error(tmp_path):
     ):
         assert sentence in str(caught.value)
     assert len(caught.value.problems) == 8
+
+
+def test_many_images_without_a_mask_are_one_line_with_their_number(tmp_path):
+    (tmp_path / "masks").mkdir()
+    for number in range(10):
+        save(tmp_path / "images" / f"eye-{number}.png", RAMP)
+    with pytest.raises(DataError) as caught:
+        read_pairs(tmp_path, 2)
+    first = "images/eye-0.png, images/eye-1.png, images/eye-2.png"
+    assert caught.value.problems == (
+        f"images: 10 files have no mask, as {first}; add masks/NAME.png for each or remove them.",
+    )
+
+
+def test_many_names_without_a_line_are_one_line_with_their_number():
+    names = [f"eye-{number}" for number in range(4)]
+    (one,) = without_line("labels.csv", "the image ", names[:1])
+    assert one == "labels.csv: the image 'eye-0' has no line; add one."
+    assert without_line("labels.csv", "the image ", names) == [
+        "labels.csv: 4 names have no line, as the image 'eye-0', 'eye-1', 'eye-2'; add one for each."
+    ]
+
+
+@pytest.mark.parametrize("read", [read_image, read_any_levels])
+def test_dicom_by_another_name_is_called_dicom(read, tmp_path):
+    (tmp_path / "eye.png").write_bytes(b"\0" * 128 + b"DICM" + b"\0" * 400)
+    with pytest.raises(DataError, match=r"/eye.png: is a DICOM file, though it is called .png; call it eye.dcm where "):
+        read(tmp_path / "eye.png")
+
+
+def test_masks_that_are_empty_or_grey_are_told(tmp_path):
+    black, white = np.zeros_like(RAMP), np.where(RAMP > 100, 255, 0).astype(np.uint8)
+    for name, mask in (("empty", black), ("grey", RAMP), ("good", white), ("numbers", np.minimum(white, 1))):
+        save(tmp_path / "images" / f"{name}.png", RAMP)
+        save(tmp_path / "masks" / f"{name}.png", mask)
+    save(tmp_path / "masks" / "blurred.jpg", white)
+    odd = odd_masks(tmp_path, 2)
+    assert [path.name for path in odd.empty] == ["empty.png"]
+    assert [path.name for path in odd.grey] == ["grey.png"]
+    said = [finding.text for finding in look_at_masks(task_named("octa_segmentation"), tmp_path, ("none", "vessel"))]
+    of_empty = "1 mask is empty, none all over, as masks/empty.png; if something is to be seen there, mark it"
+    of_grey = "1 mask has grey values, as masks/grey.png: every value but 0 is taken for vessel; save what is meant as "
+    assert said == [f"octa_segmentation: {of_empty}", f"octa_segmentation: {of_grey}black and white"]
 
 
 def test_a_second_page_is_not_dropped_silently(tmp_path):

@@ -1,4 +1,8 @@
-"""Show the closing digest of RUN, one number over all its manifests, to compare on paper."""
+"""Show the closing digest of RUN, one number over all its manifests, to compare on paper.
+
+With --check exit 1 if these manifests are not those that were signed, or there are findings; exit 2 if the statement is
+of another run, or of folders that are not here, too.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.signing import SigningKey
 from shared.folder.durable import write_file
 
+_DIFFERS, _UNCHECKED = 1, 2  # exit codes
 KEY_BYTES = 80  # more than a file with a key has
 
 
@@ -60,14 +65,19 @@ def command(
         say(f"{site}: the run has not ended in this folder: its digest will change", err=True)
     for site in absent_sites(readings, run):
         say(f"{site}: is of this run, and its folder is not here: the digest is without it", err=True)
-    if signed is not None:
-        with signed.open("rb") as file:
-            whose, problems = closing.check(file.read(MAX_RECORD_BYTES + 1), found, signer, shown_as=str(signed))
-        for line in (whose, *(problems or ["is of these very manifests"])):
-            say(f"{signed}: {line}", err=as_json)
-        if problems:
-            raise SystemExit(1)
-    end_with(findings)
+    code = 0 if signed is None else _compare(signed, found, signer, as_json=as_json)
+    if code != _DIFFERS:
+        end_with(findings)
+    raise SystemExit(code)
+
+
+def _compare(signed: Path, found: closing.Closing, signer: str | None, *, as_json: bool) -> int:
+    """Say what a signed statement says of these manifests; return the exit code."""
+    with signed.open("rb") as file:
+        compared = closing.check(file.read(MAX_RECORD_BYTES + 1), found, signer, shown_as=str(signed))
+    for line in (compared.whose, *([*compared.differs, *compared.unchecked] or ["is of these very manifests"])):
+        say(f"{signed}: {line}", err=as_json)
+    return _DIFFERS if compared.differs else _UNCHECKED if compared.unchecked else 0
 
 
 def _key_at(file: Path) -> SigningKey:

@@ -1,7 +1,7 @@
 """Check every signature, hash, chain, name and content.
 
-Exit 0 and one summary line when all holds; exit 1 and one line per finding otherwise; exit 2 when it could not be
-checked.
+Exit 0 and one summary line when all holds; exit 1 and one line per finding otherwise, and how much else holds; exit 2
+when it could not be checked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 from shared.audit.archive import Archive
 from shared.audit.on_folders import on_folders
 from shared.audit.sites import read_folders, remarks, titles
-from shared.audit.verify import lines, summary, verified
+from shared.audit.verify import holding, lines, summary, verified
 from shared.commands import say
 from shared.errors import ConfigurationError
 from shared.escaping import escape
@@ -34,9 +34,12 @@ def command(archive: Archive, key: str | None, as_json: bool) -> None:
         between = "/" if called[name] == name else ": "
         for line in lines(audit) if not as_json else ():
             say(escape(f"{called[name]}{between}{line}") if len(audits) > 1 else line)
+    for path in archive.passed_over:
+        say(escape(f"{path}: was left beside the folders by somebody's desktop; it was not looked into"), err=True)
     for remark in remarks(folders):
         say(escape(remark), err=True)
     if any(audit.findings for audit in audits.values()):
+        say(holding(audits), err=True)
         raise SystemExit(1)
     if not as_json:
         say(summary({called[name]: audit for name, audit in audits.items()}, is_key_compared=key is not None))

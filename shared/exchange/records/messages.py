@@ -12,6 +12,7 @@ from shared.exchange.names import MAX_ROUND, Kind, Name
 from shared.exchange.records.values import PROTOCOL, Count, Digest, Protocol, PublicKey, Record, Sentence, Time
 from shared.exchange.records.wire import FileEntry
 from shared.folder.address import checked_url
+from shared.moments import moment_text
 
 
 class Head(Record):
@@ -151,4 +152,4 @@ def status_text(status: Mapping[str, Any]) -> str:
     percent = f" ({status['progress_percent']} %)" if status["phase"] == "training" else ""
     run = f", run {status['run']}" if status["run"] else ""
     round_no = f", round {status['round']}" if status["round"] else ""
-    return f"{status['phase']}{percent}{run}{round_no}, at {status['time']}"
+    return f"{status['phase']}{percent}{run}{round_no}, at {moment_text(status['time'])}"

@@ -25,7 +25,7 @@ from shared.errors import DataError
 from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.dicom import read_any_levels
 from shared.learning.data.images import EXTENSIONS, files_by_stem, not_hidden, short_name
-from shared.learning.data.tables import read_table
+from shared.learning.data.tables import read_table, without_line
 from shared.learning.data.units import Unit, hashed
 
 LABELS_FILE = "labels.csv"
@@ -205,7 +205,7 @@ def _read_labels(path: Path, ids: Collection[str], grades: int, problems: list[s
         f"{path.name}: no image is called {_shown(image)}; write a file's name without its ending, or remove the line."
         for image in sorted(seen - set(ids))
     ]
-    problems += [f"{path.name}: the image '{image}' has no line; add one." for image in sorted(set(ids) - seen)]
+    problems += without_line(path.name, "the image ", sorted(set(ids) - seen))
     return grade_of
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from shared.desktop import is_left_by_desktop
 from shared.errors import DataError
 from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.units import Listed, Unit, hashed
@@ -24,7 +25,8 @@ JPEG_EXTENSIONS = (".jpg", ".jpeg")
 EXTENSIONS = (".png", *JPEG_EXTENSIONS, ".tif", ".tiff")
 FORMATS = "PNG, JPEG or TIFF"
 
-_DESKTOP_FILES = {"thumbs.db", "desktop.ini"}
+_MOST_SAID = 3  # files of which each has a line of its own; of more their number is said
+_DICOM_MARK, _DICOM_MARK_AT = b"DICM", 128
 _EIGHT_BIT_MODES = {"L", "LA", "RGB", "RGBA", "P", "1"}
 _SIXTEEN_BIT_MODES = {"I;16", "I;16L", "I;16B"}
 
@@ -100,13 +102,52 @@ def _list_pairs(root: Path, problems: list[str]) -> dict[str, tuple[Path, Path]]
         return {}
     images = files_by_stem(root / "images", problems)
     masks = files_by_stem(root / "masks", problems)
-    for stem in sorted(images.keys() - masks.keys()):
-        problems.append(f"{short_name(images[stem])}: has no mask; add masks/{stem}.png or remove the image.")
-    for stem in sorted(masks.keys() - images.keys()):
-        problems.append(f"{short_name(masks[stem])}: has no image; add images/{stem}.png or remove the mask.")
+    problems += _without([images[stem] for stem in sorted(images.keys() - masks.keys())], "image", "mask")
+    problems += _without([masks[stem] for stem in sorted(masks.keys() - images.keys())], "mask", "image")
     if not images and not problems:
         problems.append("images: has no image in it; put PNG, JPEG or TIFF files there, and their masks in masks.")
     return {stem: (images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())}
+
+
+def _without(files: Sequence[Path], kind: str, partner: str) -> list[str]:
+    """Say which files have no partner: of a few each, of many how many they are."""
+    if len(files) <= _MOST_SAID:
+        remedy = f"or remove the {kind}"
+        return [f"{short_name(path)}: has no {partner}; add {partner}s/{path.stem}.png {remedy}." for path in files]
+    first = ", ".join(short_name(path) for path in files[:_MOST_SAID])
+    return [
+        f"{kind}s: {len(files)} files have no {partner}, as {first}; add {partner}s/NAME.png for each or remove them."
+    ]
+
+
+@dataclass(frozen=True)
+class OddMasks:
+    """Masks that may mean something else than they say.
+
+    Args:
+        empty: of the first class alone.
+        grey: of two classes, with more than two values: whatever is not 0 is the second.
+    """
+
+    empty: Sequence[Path]
+    grey: Sequence[Path]
+
+
+def odd_masks(root: Path, classes: int) -> OddMasks:
+    """Look through the masks of a folder that ``read_pairs`` reads.
+
+    Raises:
+        DataError: one cannot be read.
+    """
+    empty, grey = [], []
+    for path in files_by_stem(root / "masks", []).values():
+        levels, _ = read_levels(path)
+        values = np.unique(brightest(levels) if levels.ndim == 3 else levels)
+        if not read_mask(path, classes).any():
+            empty.append(path)
+        elif classes == 2 and len(values) > 2 and path.suffix.lower() not in JPEG_EXTENSIONS:
+            grey.append(path)
+    return OddMasks(empty, grey)
 
 
 def read_image(path: Path) -> NDArray[np.float32]:
@@ -261,11 +302,7 @@ def unlabelled_units(path: Path, extensions: Sequence[str] = EXTENSIONS, formats
 
 def not_hidden(folder: Path) -> list[Path]:
     """Return what a folder holds, sorted, without hidden files and those that a desktop leaves behind."""
-    return [
-        path
-        for path in sorted(folder.iterdir())
-        if not path.name.startswith(".") and path.name.lower() not in _DESKTOP_FILES
-    ]
+    return [path for path in sorted(folder.iterdir()) if not path.name.startswith(".") and not is_left_by_desktop(path)]
 
 
 def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
@@ -299,8 +336,17 @@ def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int
 
 def unreadable(path: Path, error: Exception) -> DataError:
     """What to say of a file that a library cannot read as an image: on one line, of its path only ``folder/name``."""
+    if _is_dicom(path) and path.suffix.lower() != ".dcm":
+        remedy = f"call it {path.stem}.dcm where the task takes DICOM, or export it as PNG"
+        return DataError([f"{short_name(path)}: is a DICOM file, though it is called {path.suffix}; {remedy}."])
     reason = " ".join(str(error).replace(str(path), path.name).split())
     return DataError([f"{short_name(path)}: cannot be read as an image ({reason}); export it again."])
+
+
+def _is_dicom(path: Path) -> bool:
+    """Return whether a file says that it is DICOM, whatever it is called."""
+    with path.open("rb") as file:
+        return file.read(_DICOM_MARK_AT + len(_DICOM_MARK))[_DICOM_MARK_AT:] == _DICOM_MARK
 
 
 def short_name(path: Path) -> str:

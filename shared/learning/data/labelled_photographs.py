@@ -19,7 +19,7 @@ from shared.escaping import escape
 from shared.learning.data import MOST_LABELS
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, LABELS_FILE, GradedImage, read_colour
 from shared.learning.data.images import brightest, files_by_stem, not_hidden
-from shared.learning.data.tables import read_table
+from shared.learning.data.tables import read_table, without_line
 from shared.learning.data.units import Listed, Unit, hashed
 from shared.plurals import pluralize
 
@@ -181,9 +181,7 @@ def labels_of(
         else:
             label_of[name] = label
     if not problems:
-        problems += [
-            f"{LABELS_FILE}: the image '{name}' has no line; add one." for name in sorted(files.keys() - label_of)
-        ]
+        problems += without_line(LABELS_FILE, "the image ", sorted(files.keys() - label_of))
     return label_of
 
 

@@ -18,7 +18,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.errors import DataError
-from shared.learning.data.tables import read_table
+from shared.learning.data.tables import read_table, without_line
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
@@ -134,7 +134,7 @@ def read_split_file(path: Path, ids: Sequence[str]) -> SplitFile:
     problems += [
         f"{path.name}: nothing here is called '{image}'; remove the line." for image in sorted(seen - set(ids))
     ]
-    problems += [f"{path.name}: '{image}' has no line; add one." for image in sorted(set(ids) - seen)]
+    problems += without_line(path.name, "", sorted(set(ids) - seen))
     if problems:
         raise DataError(problems)
     return SplitFile(split=split, group=group)

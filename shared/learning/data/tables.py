@@ -9,11 +9,25 @@ from typing import Any
 
 from shared.errors import DataError
 
+_MOST_SAID = 3  # names of which each has a sentence of its own
+
 
 def path_within(root: Path, text: str) -> Path | None:
     """Return the path that a table names, resolved; None if it does not lie within the folder."""
     path = (root / text).resolve()
     return path if text and path.is_relative_to(root.resolve()) else None
+
+
+def without_line(file: str, kind: str, names: Sequence[str]) -> list[str]:
+    """Say of which names a table has no line: of a few each, of many how many they are.
+
+    Args:
+        kind: what the names are of, with a space behind it; empty where they say it.
+    """
+    if len(names) <= _MOST_SAID:
+        return [f"{file}: {kind}'{name}' has no line; add one." for name in names]
+    first = ", ".join(f"'{name}'" for name in names[:_MOST_SAID])
+    return [f"{file}: {len(names)} names have no line, as {kind}{first}; add one for each."]
 
 
 def read_table(path: Path) -> tuple[Sequence[str], list[tuple[int, dict[str, Any]]]]:

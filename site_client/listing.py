@@ -1,0 +1,90 @@
+"""Every run that was offered to this site, one line each, from the work directory alone; no daemon needs to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.columns import column_lines
+from shared.errors import ActionRequiredError, RejectedError
+from shared.exchange.mirror import Mirror
+from shared.exchange.trust import Message
+from shared.moments import moment_text
+from site_client import store
+from site_client.configuration import require_here
+from site_client.facts import ending_of
+from site_client.final import FINAL
+from site_client.overview import how_ended
+from site_client.rotation import read_ledger
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run in a list.
+
+    Args:
+        offered: when the aggregator signed the offer, by its clock.
+        state: how it ended for this site, else how far it is; or what is wrong with its files.
+        answers: how many rounds this site has answered.
+        model: the folder of the final model, if this site has it.
+        task, method: None where its offer cannot be read.
+    """
+
+    run: str
+    offered: str
+    state: str
+    answers: int
+    model: str | None
+    task: str | None = None
+    method: str | None = None
+
+
+def list_runs(work: Path) -> list[ListedRun]:
+    """Return every run that was offered here, the newest first.
+
+    Raises:
+        ConfigurationError: there is no such directory, or it is no site's.
+        ActionRequiredError: what lies here is not as it was left.
+    """
+    require_here(work)
+    ledger = read_ledger(work)
+    offers = [message for message in ledger.peer_messages() if message.ref.kind == "offer"]
+    return [_listed(work, ledger, offer) for offer in sorted(offers, key=_number, reverse=True)]
+
+
+def listing_text(runs: Sequence[ListedRun]) -> str:
+    """Return the list for people."""
+    if not runs:
+        return "no run was offered to this site yet"
+    rows = [[each.run, moment_text(each.offered), _by(each), str(each.answers), each.state] for each in runs]
+    return "\n".join(column_lines([["run", "offered", "what", "answers", "state"], *rows]))
+
+
+def _by(listed: ListedRun) -> str:
+    return f"{listed.task} by {listed.method}" if listed.task else ""
+
+
+def _number(message: Message) -> int:
+    return message.manifest.seq
+
+
+def _listed(work: Path, ledger: Mirror, offer: Message) -> ListedRun:
+    run, created = offer.ref.run, offer.manifest.created
+    answers = sum(message.ref.kind == "update" and message.ref.run == run for message in ledger.own_messages())
+    model = work / FINAL / run
+    kept = str(model) if model.exists() else None
+    try:
+        settings, _ = store.offer(ledger, run)
+        state = _state(work, ledger, run)
+    except (ActionRequiredError, RejectedError) as error:
+        return ListedRun(run, created, str(error), answers, kept)
+    return ListedRun(run, created, state, answers, kept, settings.task, settings.method)
+
+
+def _state(work: Path, ledger: Mirror, run: str) -> str:
+    if (ended := how_ended(work, ledger, run)) is not None:
+        return ended
+    if ending_of(ledger, run) == "withdrawn":
+        return "was left by this site"
+    return "agreed, and goes on" if store.consent(ledger, run) else "offered, and not answered yet"

@@ -1,0 +1,113 @@
+"""Both ends list their runs, say which there are where one is asked for that is not, and what a directory is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from aggregator.cli import main as aggregator_command
+from aggregator.listing import list_runs
+from aggregator.store import RunStore
+from shared.exchange.records.tensors import Sharing
+from shared.folder.durable import write_file
+from shared.moments import moment_text
+from site_client.cli import main as site_command
+from site_client.final import prune_personal
+from site_client.rotation import read_ledger
+from site_client.sent import sent
+from site_client.store import personal_path
+from tests.federation.running import run_configuration
+from tests.played import RUN, TENSORS, Played, ended_run
+
+
+def aggregator(work: Path, *arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(aggregator_command, [*arguments, "--work", str(work)])
+    return result.exit_code, result.output
+
+
+def site(work: Path, *arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(site_command, [*arguments, "--work", str(work)])
+    return result.exit_code, result.output
+
+
+def test_the_aggregator_lists_its_runs_the_newest_first(tmp_path: Path) -> None:
+    ended_run(tmp_path)
+    work = tmp_path / "aggregator"
+    later = RunStore(work, "octa-2")
+    later.begin(
+        run_configuration(run="octa-2", sites=["north"], quorum=1, rounds=3),
+        Sharing(tensors=TENSORS.tensors, start={}, personal=[]),
+    )
+    later.ask(1, ("north",), ("north",))
+    later.pause()
+    code, said = aggregator(work, "runs")
+    head, newest, oldest = said.splitlines()
+    assert (code, head.split()) == (0, ["run", "launched", "what", "state"])
+    assert newest.split()[0] == "octa-2" and newest.endswith("octa_segmentation by mean  paused, round 1 of 3")
+    assert oldest.split()[0] == RUN and oldest.endswith(
+        "cannot be told whether the model improved: no site reported a "
+        "validation dice_mean both before and after training (too few "
+        "images?)"
+    )
+    assert moment_text(list_runs(work)[0].began) in newest
+    assert [each["run"] for each in json.loads(aggregator(work, "runs", "--json")[1])] == ["octa-2", RUN]
+
+    (later.home / "run.yaml").write_bytes(b"run: [")
+    code, said = aggregator(work, "runs")
+    assert code == 0 and f"{later.home / 'run.yaml'}: " in said and "the file is damaged" in said and RUN in said
+
+
+def test_a_site_lists_what_was_offered_to_it(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    north = tmp_path / "north"
+    assert site(north, "runs") == (0, "no run was offered to this site yet\n")
+    run.offer()
+    assert (
+        site(north, "runs")[1]
+        .splitlines()[1]
+        .endswith("octa_segmentation by mean  0        offered, and not answered yet")
+    )
+    ended_run(tmp_path / "ended")
+    (listed,) = json.loads(site(tmp_path / "ended" / "north", "runs", "--json")[1])
+    assert (listed["run"], listed["answers"], listed["model"]) == (RUN, 2, None)
+    assert listed["state"].startswith("ended with the aggregate of round 1")
+    code, said = site(north, "show", "octa-9")
+    assert code == 2
+    assert f"the runs here are {RUN}; waiting for an answer: {RUN}\n" in said
+
+
+def test_what_stayed_here_of_an_ended_run_goes_except_what_its_model_is_made_with(tmp_path: Path) -> None:
+    ended_run(tmp_path)
+    north = tmp_path / "north"
+    for run, round_no in ((RUN, 1), (RUN, 2), ("open", 1)):
+        write_file(personal_path(north, run, round_no), b"head")
+    prune_personal(north, read_ledger(north))
+    kept = sorted(path.relative_to(north / "personal").as_posix() for path in north.glob("personal/*/*"))
+    assert kept == [f"{RUN}/0001.safetensors", "open/0001.safetensors"]
+
+
+@pytest.mark.parametrize("command", [("status",), ("runs",), ("report", RUN), ("dashboard",)])
+def test_a_directory_that_is_no_aggregators_is_told(command: tuple[str, ...], tmp_path: Path) -> None:
+    remedy = "aggregator.yaml is not in it; name that with --work, or run `dropfed-aggregator init`"
+    assert aggregator(tmp_path, *command) == (2, f"{tmp_path}: is no aggregator's work directory: {remedy}\n")
+
+
+@pytest.mark.parametrize("command", [("status",), ("runs",), ("sent",), ("show", RUN)])
+def test_a_directory_that_is_no_sites_is_told(command: tuple[str, ...], tmp_path: Path) -> None:
+    remedy = "site.yaml is not in it; name that with --work, or run `dropfed-site join`"
+    assert site(tmp_path, *command) == (2, f"{tmp_path}: is no site's work directory: {remedy}\n")
+
+
+def test_what_left_is_told_while_the_settings_are_broken(tmp_path: Path) -> None:
+    ended_run(tmp_path)
+    north = tmp_path / "north"
+    before = sent(north)
+    (north / "site.yaml").write_text("policy: [")
+    now = sent(north)
+    assert now == before | {"folder": None}
+    code, said = site(north, "sent")
+    assert code == 0 and "into a folder that site.yaml does not name now: `dropfed-site check` says" in said
+    assert site(north, "runs")[0] == 0
