@@ -267,12 +267,10 @@ def test_what_it_is_handed_is_told_in_words_that_any_language_reads(hospital: At
 
 def test_files_that_went_are_listed_anew(hospital: AtWork) -> None:
     program = installed(hospital.home / "program", SAME + TABLE)
-    lines = (hospital.home / "data" / "labels.csv").read_text().splitlines(keepends=True)
-    gone = hospital.dataset.train[0].id
-    (hospital.home / "data" / "labels.csv").write_text(
-        "".join(line for line in lines if not line.startswith(gone + ","))
-    )
-    hospital.dataset.train[0].path.unlink()
+    labels, gone = hospital.home / "data" / "labels.csv", hospital.dataset.train[0]
+    lines = labels.read_text().splitlines(keepends=True)
+    labels.write_text("".join(line for line in lines if not line.startswith(f"{gone.id},")))
+    gone.path.unlink()
     with pytest.raises(TransientError, match="went while a round began"):
         hospital.trains(program)
 
@@ -314,7 +312,10 @@ def test_any_safetensors_will_do_and_its_free_text_stays(hospital: AtWork) -> No
 
 BIG = "head -c 9000000 /dev/zero"
 FAULTS = {
-    "fails": ("echo no such package >&2; exit 3", r"ended with an error \(no such package\); what it said is in"),
+    "fails": (
+        "printf 'no \\033[1mpackage' >&2; exit 3",
+        r"ended with an error \(no \\x1b\[1mpackage\); what it",
+    ),
     "dies": ("kill -9 $$", r"ended with an error \(exit status 137\)"),
     "hangs": ("sleep 600 & sleep 600", r"took more than the 0\.01 minutes that site\.yaml allows it"),
     "takes memory": ("head -c 300M /dev/zero | tail -c 250M", r"ended with an error \(tail: memory exhausted\)"),
