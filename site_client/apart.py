@@ -29,6 +29,7 @@ from shared.errors import (
     RejectedError,
     TransientError,
 )
+from shared.escaping import escape
 from shared.exchange.records.run import Plugin
 from shared.exchange.records.values import Record
 from shared.folder.durable import write_file
@@ -249,7 +250,7 @@ def last_words(output: Path, code: int) -> str:
     """Return why a child ended, as far as it said so in the file of its output."""
     said = _bounded(output)[-2000:].decode(errors="replace").split("\n")
     lines = [line.strip() for line in said if line.strip()]
-    return lines[-1][:300] if lines else f"signal {-code}" if code < 0 else f"exit status {code}"
+    return escape(lines[-1][:300]) if lines else f"signal {-code}" if code < 0 else f"exit status {code}"
 
 
 def _percent(folder: Path) -> int:

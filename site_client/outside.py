@@ -26,7 +26,8 @@ from typing import Any
 
 from shared.doors import Refusal, csv_text
 from shared.doors.numbers import decimal, whole
-from shared.errors import ActionRequiredError, RejectedError
+from shared.errors import ActionRequiredError, RejectedError, TransientError
+from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.reading import dump_yaml
@@ -84,6 +85,7 @@ def trained_outside(
 
     Raises:
         Stopped: by ``is_time``.
+        TransientError: files went since they were listed.
         ActionRequiredError: naming the program: it is not as it was allowed, fails, takes too long, or writes something
             else than it may.
     """
@@ -152,7 +154,10 @@ def _hand_over(
         link_file(files.start, handed / names.START, durable=False)
     assert isinstance(trainer.task, Listing)
     listed = {each.id: each for each in trainer.task.listed(trainer.data, trainer.options)}
-    handing = [(split, listed[sample.id]) for split in _HANDED for sample in getattr(dataset, split)]
+    samples = [(split, sample.id) for split in _HANDED for sample in getattr(dataset, split)]
+    if any(name not in listed for _, name in samples):
+        raise TransientError("files of the data folder went while a round began: they are listed anew")
+    handing = [(split, listed[name]) for split, name in samples]
     write_file(handed / LIST, csv_text.write(_listing(handing, dataset.classes, handed)), durable=False)
 
 
@@ -245,7 +250,9 @@ def _take(written: Path, taken: Path, due: Sequence[str], largest: int) -> None:
             raise RejectedError(name, "is not among what it wrote")
     for name in found:
         if name not in due:
-            raise RejectedError(name[:100], f"was not asked for: it may write {' and '.join(due)}, and nothing else")
+            raise RejectedError(
+                escape(name[:100]), f"was not asked for: it may write {' and '.join(due)}, and nothing else"
+            )
     for name in due:
         _copy(written / name, taken / name, largest if name == TRAINED else MAX_RECORD_BYTES)
 

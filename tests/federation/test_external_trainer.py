@@ -23,7 +23,7 @@ from shared.audit import report
 from shared.audit.archive import open_archive
 from shared.audit.sites import by_site, read_folders
 from shared.audit.verify import lines, verified, verify
-from shared.errors import ActionRequiredError, ConfigurationError
+from shared.errors import ActionRequiredError, ConfigurationError, TransientError
 from shared.exchange.names import METRICS, SITE_MODEL, MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.tables import MetricsRow, read_metrics
@@ -265,6 +265,16 @@ def test_what_it_is_handed_is_told_in_words_that_any_language_reads(hospital: At
     assert [row[2] for row in listed] == [f"images/{number:06d}.pgm" for number in range(1, len(given) + 1)]
 
 
+def test_files_that_went_are_listed_anew(hospital: AtWork) -> None:
+    program = installed(hospital.home / "program", SAME + TABLE)
+    labels, gone = hospital.home / "data" / "labels.csv", hospital.dataset.train[0]
+    lines = labels.read_text().splitlines(keepends=True)
+    labels.write_text("".join(line for line in lines if not line.startswith(f"{gone.id},")))
+    gone.path.unlink()
+    with pytest.raises(TransientError, match="went while a round began"):
+        hospital.trains(program)
+
+
 def test_its_scores_are_told_as_ours_are(hospital: AtWork) -> None:
     rows = "0,validation,12.5,0.123456,1\n1,train,1,0.5,1\n1,validation,1e-1,,1"
     script = f"{SAME}printf 'epoch,split,loss,score,names\n{rows}\n' > /output/metrics.csv"
@@ -302,7 +312,10 @@ def test_any_safetensors_will_do_and_its_free_text_stays(hospital: AtWork) -> No
 
 BIG = "head -c 9000000 /dev/zero"
 FAULTS = {
-    "fails": ("echo no such package >&2; exit 3", r"ended with an error \(no such package\); what it said is in"),
+    "fails": (
+        "printf 'no \\033[1mpackage' >&2; exit 3",
+        r"ended with an error \(no \\x1b\[1mpackage\); what it",
+    ),
     "dies": ("kill -9 $$", r"ended with an error \(exit status 137\)"),
     "hangs": ("sleep 600 & sleep 600", r"took more than the 0\.01 minutes that site\.yaml allows it"),
     "takes memory": ("head -c 300M /dev/zero | tail -c 250M", r"ended with an error \(tail: memory exhausted\)"),
@@ -310,6 +323,7 @@ FAULTS = {
     "writes no table": (SAME, r"metrics\.csv: is not among what it wrote"),
     "writes no model": (TABLE, r"trained\.safetensors: is not among what it wrote"),
     "writes more": (f"{SAME}{TABLE}touch /output/images.zip", r"images\.zip: was not asked for"),
+    "writes an odd name": (f"{SAME}{TABLE}touch \"/output/$(printf 'a\\033b')\"", r"\(a\\x1bb: was not asked for"),
     "writes a folder": ("mkdir /output/more; sleep 600", r"was ended, for it writes more than"),
     "writes many": ("for n in $(seq 40); do touch /output/$n; done; sleep 600", r"was ended, for it writes more than"),
     "writes too much": (f"{TABLE}{BIG} > /output/trained.safetensors", r"ended with an error"),
