@@ -71,7 +71,7 @@ def own_labels(root: Path) -> tuple[str, ...]:
     Raises:
         DataError: as for ``labelled_units``; or there is but one, or more than ``MOST_LABELS``.
     """
-    labels = tuple(sorted({unit.kind for unit in labelled_units(root)}))
+    labels = tuple(sorted({unit.kind or "" for unit in labelled_units(root)}))
     if not 2 <= len(labels) <= MOST_LABELS:
         told = pluralize(len(labels), "label")
         raise DataError([f"{root.name}: has images of {told}; from 2 to {MOST_LABELS} can be told apart."])
