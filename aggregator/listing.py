@@ -41,7 +41,7 @@ def list_runs(work: Path) -> list[ListedRun]:
         ConfigurationError: there is no such directory, or it is no aggregator's.
     """
     require_aggregator(work)
-    return [_listed(work, store.run, tuple(sorted(store.marks().items()))) for store in reversed(runs_in(work))]
+    return [_listed(work, store) for store in reversed(runs_in(work))]
 
 
 def listing_text(runs: Sequence[ListedRun]) -> str:
@@ -56,16 +56,20 @@ def _by(listed: ListedRun) -> str:
     return f"{listed.task} by {listed.method}" if listed.task else ""
 
 
-@lru_cache(maxsize=1000)
-def _listed(work: Path, run: str, _marks: tuple[tuple[str, int], ...]) -> ListedRun:
-    """Return one run; read once for each state of its files, for the dashboard asks again and again."""
-    store = RunStore(work, run)
+def _listed(work: Path, store: RunStore) -> ListedRun:
     began = time_text((store.home / names.RUN_CONFIGURATION).stat().st_mtime)
     try:
-        view = view_of(open_run_files(work, store), with_open_round=store.is_over)
+        return ListedRun(store.run, began, *_told(work, store.run, tuple(sorted(store.marks().items()))))
     except DropfedError as error:
         return ListedRun(store.run, began, str(error))
-    return ListedRun(store.run, began, _state(store, view), view.configuration.task, view.configuration.method)
+
+
+@lru_cache(maxsize=1000)
+def _told(work: Path, run: str, _marks: tuple[tuple[str, int], ...]) -> tuple[str, str, str]:
+    """Return state, task and method of a run; read once for each state of its files, for the dashboard asks often."""
+    store = RunStore(work, run)
+    view = view_of(open_run_files(work, store), with_open_round=store.is_over)
+    return _state(store, view), view.configuration.task, view.configuration.method
 
 
 def _state(store: RunStore, view: RunView) -> str:

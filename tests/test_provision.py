@@ -87,7 +87,7 @@ def exchange(work: Path, home: Path, *join_options: str) -> None:
     joined = CliRunner().invoke(
         site, ["join", str(work / "invites" / "north.json"), "--work", str(home), *join_options]
     )
-    assert "problem" not in joined.output.replace("site.yaml: data", ""), joined.output
+    assert "\nproblem " not in joined.output.replace("site.yaml: data", ""), joined.output
     own, configuration = open_site_folder(home, read_site(home)), read_configuration(work)
     own.create(names.SITE_CARD, (home / "mirror" / names.SITE_CARD).read_bytes())
     key = SigningKey.at(work / "signing.key")
