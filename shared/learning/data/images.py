@@ -344,7 +344,9 @@ def unreadable(path: Path, error: Exception) -> DataError:
 
 
 def _is_dicom(path: Path) -> bool:
-    """Return whether a file says that it is DICOM, whatever it is called."""
+    """Return whether a file says that it is DICOM, whatever it is called; one that cannot be opened says nothing."""
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
         return file.read(_DICOM_MARK_AT + len(_DICOM_MARK))[_DICOM_MARK_AT:] == _DICOM_MARK
 
