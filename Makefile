@@ -12,7 +12,7 @@ PYTEST = LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)') $(if $(AS_SUGGESTED),--as-suggested)
 
-.PHONY: help demo test test-quick study-smoke soak fuzz figures model-check lint servers coverage bundle docs screenshots tutorial site setup lock clean
+.PHONY: help demo test test-quick test-long study-smoke soak fuzz figures model-check lint servers coverage bundle docs screenshots tutorial site setup lock clean
 .DEFAULT_GOAL = help
 
 help:      ## this list
@@ -26,6 +26,9 @@ test: $(READY)      ## all tests, on all cores
 
 test-quick: $(READY)      ## the tests of parsers, folders, exchange and audit: neither training nor whole federations
 	@$(PYTEST) -n auto --dist loadfile $(addprefix tests/,doors exchange folder audit fuzz old_mistakes)
+
+test-long: $(READY)      ## the tests that take over a minute each; those of MONAI's networks skip where it is not installed
+	@$(PYTEST) -m long
 
 study-smoke: $(READY)      ## every study of configs/studies, made small and played to its end; STUDIES= names some
 	@$(BIN)/python -m tests.study_smoke $(STUDIES)
