@@ -184,6 +184,13 @@ for place in / /usr /program /round /round/images; do
 done
 grep -v -e lo: -e '|' /proc/net/dev >> /tmp/seen || true
 if unshare -U true 2>/dev/null; then echo "made a namespace" >> /tmp/seen; fi
+cat /proc/*/environ /proc/*/task/*/environ 2>/dev/null | tr '\\0' '\\n' | grep -i -e dropfed -e secret >> /tmp/seen || true
+if test -e /proc/1/mem; then echo "sees bubblewrap itself" >> /tmp/seen; fi
+for path in /dev/written /dev/pts/written; do
+    if touch "$path" 2>/dev/null; then echo "wrote $path" >> /tmp/seen; fi
+done
+touch /dev/shm/written
+if test "$(df -P -k /dev/shm | tail -1 | tr -s ' ' | cut -d ' ' -f 2)" -gt 100000; then echo /dev/shm >> /tmp/seen; fi
 cat /tmp/seen
 test ! -s /tmp/seen
 test "$(cat /tmp/processes)" -lt 9
@@ -242,11 +249,47 @@ def hospital(tmp_path: Path) -> AtWork:
 
 def test_a_program_sees_its_round_and_nothing_else(hospital: AtWork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DROPFED_PASSWORD", "secret")
-    program = installed(hospital.home / "program", LOOK + SAME + TABLE, "/bin/sh", "train.sh", str(hospital.work))
+    command = ("/bin/sh", "train.sh", str(hospital.work))
+    program = installed(hospital.home / "program", LOOK + SAME + TABLE, *command, memory_gb=0.1)
     try:
         hospital.trains(program)
     finally:
         print((hospital.work / LOG).read_text())
+    assert (hospital.work / LOG).stat().st_mode & 0o077 == 0
+
+
+REACH = r"""
+#include <stdio.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int main(void)
+{
+    for (int family = 0; family < 64; family++)
+        for (int type = 1; type < 6; type++)
+            if (socket(family, type, 0) >= 0 && family != 1 && family != 2 && family != 10 && family != 16)
+                printf("socket of family %d\n", family);
+    if (ptrace(PTRACE_ATTACH, 1, 0, 0) == 0) puts("traced the first process");
+    if (syscall(SYS_keyctl, 0, -3, 1) >= 0) puts("a session's keys");
+    if (syscall(SYS_io_uring_setup, 1, 0) >= 0 || access("/proc/1/mem", 0) == 0) puts("more");
+    puts("done");
+}
+"""
+"""An AF_VSOCK socket reaches the host of a virtual machine from any network namespace."""
+
+
+def test_a_program_reaches_past_no_namespace(hospital: AtWork) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("there is no cc")
+    home = hospital.home / "program"
+    home.mkdir()
+    subprocess.run(["cc", "-x", "c", "-o", str(home / "reach"), "-"], input=REACH, text=True, check=True)
+    (home / "train.sh").write_text(f"./reach\n{SAME}{TABLE}")
+    program = Program(name="own", directory=str(home), command=["/bin/sh", "train.sh"])
+    hospital.trains(program.model_copy(update={"sha256": fingerprint(program)}))
+    assert (hospital.work / LOG).read_text() == "done\n"
 
 
 def test_what_it_is_handed_is_told_in_words_that_any_language_reads(hospital: AtWork) -> None:
