@@ -15,6 +15,8 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -85,7 +87,7 @@ def start(
     room = int(program.memory_gb * 1e9)
     limits = [str(room // _KIB), str(-(-largest // _BLOCK))]
     private = partial(os.open, mode=0o600)  # it may print what it knows of patients
-    with open(log, "wb", opener=private) as output, _filter() as calls:  # noqa: PTH123  (Path.open has no opener)
+    with open(log, "wb", opener=private) as output, _filter() as calls:
         shut_in = [
             *(shutil.which("bwrap") or "bwrap", *_walls(room, calls)),
             *("--ro-bind", program.directory, PROGRAM, "--ro-bind", str(handed), ROUND, "--bind", str(written), OUTPUT),
@@ -109,12 +111,13 @@ def shows(program: Program, place: Path) -> bool:
     return any(place.resolve().is_relative_to(Path(path).resolve()) for path in seen)
 
 
-def _filter() -> BinaryIO:
-    """Return an open file of the system calls that are refused."""
-    file = tempfile.TemporaryFile()
-    file.write(call_filter() or b"")
-    file.seek(0)
-    return file
+@contextmanager
+def _filter() -> Iterator[BinaryIO]:
+    """Open a file of the system calls that are refused."""
+    with tempfile.TemporaryFile() as file:
+        file.write(call_filter() or b"")
+        file.seek(0)
+        yield file
 
 
 def _walls(room: int, calls: BinaryIO) -> list[str]:
