@@ -466,6 +466,16 @@ def test_what_it_would_see_unasked_is_said(hospital: AtWork) -> None:
         "move the one or the other"
     ]
     assert programs.exposed(program, [Path("/usr/local/hospital")]) != []
+    site = SiteConfiguration(
+        federation="retina",
+        site="north",
+        url=hospital.home.as_uri(),
+        user="north",
+        aggregator_key=KEY,
+        policy=allowing(around),
+        data={"external": "../data"},
+    )
+    assert [finding.grade for finding in programs.look_at_programs(hospital.work, site)] == ["problem"] * 2
     with pytest.raises(ActionRequiredError, match=f"sees {hospital.work}"):
         hospital.trains(around)
 
@@ -585,6 +595,8 @@ def test_nothing_runs_that_is_not_as_it_was_allowed(tmp_path: Path, monkeypatch:
     (home / "link").symlink_to("/etc/passwd")
     assert "link is no plain file, and has no hash" in obstacle(program)
     (home / "link").unlink()
+    with pytest.raises(ValueError, match="none that ends a text in C"):
+        Program.model_validate(program.model_dump() | {"command": ["./train", "a\0"]})
     for place in (home / "more", home):
         place.chmod(0o777)
         assert f"{place} can be changed by everybody; run `chmod o-w" in obstacle(program)
