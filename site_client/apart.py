@@ -248,7 +248,9 @@ def _bounded(path: Path) -> bytes:
 
 def last_words(output: Path, code: int) -> str:
     """Return why a child ended, as far as it said so in the file of its output."""
-    said = _bounded(output)[-2000:].decode(errors="replace").split("\n")
+    with output.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
+        said = file.read(2000).decode(errors="replace").split("\n")
     lines = [line.strip() for line in said if line.strip()]
     return escape(lines[-1][:300]) if lines else f"signal {-code}" if code < 0 else f"exit status {code}"
 

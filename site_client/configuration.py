@@ -62,6 +62,9 @@ GroupPattern = Annotated[str, StringConstraints(min_length=1), AfterValidator(_i
 """Nobody but this hospital's own people says what its names are matched against."""
 
 
+Argument = Annotated[str, text_like(r"[^\0]{0,1000}", "at most 1000 characters, and none that ends a text in C")]
+
+
 class Program(Record):
     """A program that this hospital installed, and may train by instead of PyTorch.
 
@@ -75,7 +78,7 @@ class Program(Record):
     name: Name
     directory: Annotated[str, text_like(r"/.{1,1000}", "a directory's whole path, from / on")]
     sha256: Digest | None = None
-    command: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(min_length=1, max_length=100)]
+    command: Annotated[list[Argument], Field(min_length=1, max_length=100)]
     minutes: Annotated[float, Field(gt=0, description="that a round may take")] = 720.0
     memory_gb: Annotated[float, Field(gt=0, description="that each of its processes may take")] = 16.0
 

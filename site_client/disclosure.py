@@ -59,7 +59,8 @@ class ScoreTable:
     """The rows of ``metrics.csv``; scores over few images stay here, and so does what is about part of a block.
 
     Args:
-        own: the run's own columns: nobody here knows what they are about, so they leave over whole sets alone.
+        own: the run's own columns: nobody here knows what they are about, so they leave over whole sets alone, and with
+            few digits.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class ScoreTable:
         self._rows: list[MetricsRow] = []
 
     def add(self, epoch: int, split: Split, evaluation: Evaluation) -> None:
+        evaluation = replace(evaluation, scores={name: self._told(name, of) for name, of in evaluation.scores.items()})
         losses = {name: score for name, score in evaluation.scores.items() if name.startswith(f"{LOSS}_")}
         of_all = evaluation.images
         partial = {name for name, score in evaluation.scores.items() if name in self._own and score.images < of_all}
@@ -118,6 +120,12 @@ class ScoreTable:
         return write_metrics(
             [replace(row, scores={name: row.scores.get(name) for name in names}) for row in self._rows]
         )
+
+    def _told(self, name: str, score: Score) -> Score:
+        """Return a score; one of the run's own, which may be of any size, with no more digits than one from 0 to 1."""
+        if name not in self._own or score.value is None:
+            return score
+        return replace(score, value=float(f"{score.value:.{DECIMALS}g}"))
 
     def _shown(self, score: Score) -> float | None:
         """Return a score as it may leave; one over few images, or that is not finite, is absent."""

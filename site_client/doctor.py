@@ -55,7 +55,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     yield from with_problems(partial(_folder, work, configuration, key, speed))
     yield from with_problems(partial(look_at_computing, configuration))
     yield from with_problems(partial(check.look_at_plugins, configuration.policy.plugins, ALLOWED_IN))
-    yield from with_problems(partial(look_at_programs, configuration.policy))
+    yield from with_problems(partial(look_at_programs, work, configuration))
     if not configuration.data:
         yield check.names_no_folder(FILE, "data")
     if key is not None:

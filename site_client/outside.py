@@ -41,11 +41,12 @@ from shared.learning.metrics import Score
 from shared.learning.outside import Listing
 from shared.learning.tasks.contract import Dataset, Evaluation
 from shared.learning.tasks.terms import EXTERNAL
+from shared.sizes import size_text
 from site_client import sandbox, store
 from site_client.apart import IsTime, attended, last_words
 from site_client.configuration import FILE, Program, SiteConfiguration
 from site_client.disclosure import ScoreTable
-from site_client.programs import runnable
+from site_client.programs import exposed, runnable
 from site_client.train import Files, Trainer, Worked
 
 ROUND, LIST, RECEIVED, TRAINED = "round.yaml", "files.csv", "received.safetensors", "trained.safetensors"
@@ -53,6 +54,8 @@ LOG = "external-trainer.log"
 _HANDED: tuple[Split, ...] = ("train", "validation")
 _FIXED = ["epoch", "split", "loss"]
 _HEADER_BYTES = 1 << 20  # of a file of tensors, as other programs may write it
+_SAID = 500  # characters of an error that may quote what it wrote
+_LEFT_BYTES = 1 << 30  # of the disk, which it must not fill
 _AT_WORK = 16  # files that a program may have in its directory while it works, such as ones that it renames in the end
 
 
@@ -90,6 +93,8 @@ def trained_outside(
             else than it may.
     """
     program = runnable(site.policy, trainer.run, site.site)
+    for problem in exposed(program, (work, trainer.data)):
+        raise ActionRequiredError(problem)
     whose = called(trainer.run, site)
     # 1. The received model is measured here, if the network is one that is known here.
     if trainer.run.task == EXTERNAL:
@@ -107,10 +112,11 @@ def trained_outside(
         _hand_over(trainer, dataset, configuration, files, handed)
         largest = _largest(trainer)
         _work(program, handed, written, log=work / LOG, site=site, whose=whose, largest=largest, is_time=is_time)
+        runnable(site.policy, trainer.run, site.site)  # and is still what was allowed
         # 3. Of what it wrote, exactly what was agreed is taken, by its numbers alone.
         due = [names.METRICS, *([TRAINED] if configuration.epochs else [])]
         try:
-            _take(written, taken, due, largest)
+            _take(written, taken, due, whose, largest)
             for epoch, split, evaluation in _rows(taken / names.METRICS, trainer, dataset, configuration):
                 table.add(epoch, split, evaluation)
             model = None
@@ -118,7 +124,8 @@ def trained_outside(
                 model = rewrite_tensors(taken / TRAINED, files.trained, trainer.sharing.shared, TRAINED)
         except (Refusal, RejectedError) as error:
             raise ActionRequiredError(
-                f"{whose}: what it wrote in round {configuration.round} stays here ({error}); ask who wrote it"
+                f"{whose}: what it wrote in round {configuration.round} stays here ({escape(str(error))[:_SAID]}); ask "
+                "who wrote it"
             ) from None
     return Worked(len(dataset.train), {names.METRICS: table.content()}, model, {})
 
@@ -169,7 +176,7 @@ def _listing(handing: Sequence[tuple[Split, Listed]], classes: Sequence[str], ha
         told = {folder: f"{folder}/{number:06d}{path.suffix.lower()}" for folder, path in each.files.items()}
         for folder, path in each.files.items():
             link_file(path.resolve(), handed / told[folder], durable=False)
-        label = "" if each.label is None else str(classes.index(each.label))
+        label = "" if each.label not in classes else str(classes.index(each.label))
         yield [split, label, *(told.get(folder, "") for folder in folders)]
 
 
@@ -215,15 +222,28 @@ def _work(
 
 
 def _require_few(written: Path, whose: str, largest: int) -> None:
-    """Demand that a program at work does not fill the disk."""
-    with os.scandir(written) as entries:
-        found = list(itertools.islice(entries, _AT_WORK + 1))
+    """Demand that a program at work does not fill the disk; a file that it removed while it is open, nobody lists."""
+    if (left := shutil.disk_usage(written).free) < _LEFT_BYTES:
+        raise ActionRequiredError(
+            f"{whose}: was ended, for only {size_text(left)} are left on the disk with {written}; free some there, or "
+            "ask who wrote it"
+        )
+    found = _listed(written, whose, _AT_WORK + 1)
     sizes = [entry.stat(follow_symlinks=False).st_size for entry in found if _is_there(entry)]
     has_folder = any(entry.is_dir(follow_symlinks=False) for entry in found)
     if len(found) > _AT_WORK or sum(sizes) > 2 * largest or has_folder:
         raise ActionRequiredError(
             f"{whose}: was ended, for it writes more than {TRAINED} and {names.METRICS} into /output; ask who wrote it"
         )
+
+
+def _listed(written: Path, whose: str, most: int) -> list[os.DirEntry[str]]:
+    """Return what a program wrote, or so much of it."""
+    try:
+        with os.scandir(written) as entries:
+            return list(itertools.islice(entries, most))
+    except OSError as error:  # it may change the rights
+        raise ActionRequiredError(f"{whose}: /output cannot be read ({error.strerror}); ask who wrote it") from None
 
 
 def _is_there(entry: os.DirEntry[str]) -> bool:
@@ -237,14 +257,13 @@ def _is_there(entry: os.DirEntry[str]) -> bool:
 # --- what it wrote ----------------------------------------------------------------------------------------------
 
 
-def _take(written: Path, taken: Path, due: Sequence[str], largest: int) -> None:
+def _take(written: Path, taken: Path, due: Sequence[str], whose: str, largest: int) -> None:
     """Copy what a program wrote, if it is exactly what is due, so that nobody changes it any more.
 
     Raises:
         RejectedError: it is not.
     """
-    with os.scandir(written) as entries:
-        found = sorted(entry.name for entry in itertools.islice(entries, _AT_WORK))
+    found = sorted(entry.name for entry in _listed(written, whose, _AT_WORK))
     for name in due:
         if name not in found:
             raise RejectedError(name, "is not among what it wrote")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from shared.check import Finding
 from shared.errors import ActionRequiredError, ConfigurationError
+from shared.escaping import escape, quoted
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import hash_files
 from site_client import sandbox
-from site_client.configuration import FILE, Policy, Program
+from site_client.configuration import FILE, Policy, Program, SiteConfiguration
 
 ALLOWED_IN = f"{FILE}, policy: external_trainers,"
 """Where the hospital's people say which programs they allow."""
@@ -24,13 +26,18 @@ def program_for(policy: Policy, run: RunConfiguration, site: str) -> Program | N
 
 
 def refusals(policy: Policy, run: RunConfiguration, site: str) -> list[str]:
-    """Return why a site does not train a run by the program that the run asks for, each a sentence."""
+    """Return why a site does not train a run by the program that the run asks for, each a sentence.
+
+    These go to the aggregator, whom paths and hashes of this machine do not concern.
+    """
     if (name := run.program_at(site)) is None:
         return []
     program = program_for(policy, run, site)
     if program is None:
         return [f"trainer {name}: {ALLOWED_IN} names no such program; if this hospital has it, list it there"]
-    return _obstacles(program)
+    if not _obstacles(program):
+        return []
+    return [f"trainer {name}: is not as this hospital allows it; `dropfed-site check` says there what is the matter"]
 
 
 def runnable(policy: Policy, run: RunConfiguration, site: str) -> Program:
@@ -39,17 +46,32 @@ def runnable(policy: Policy, run: RunConfiguration, site: str) -> Program:
     Raises:
         ActionRequiredError: there is none, it is another by now, or it cannot be shut in.
     """
-    for told in refusals(policy, run, site):
-        raise ActionRequiredError(told)
     program = program_for(policy, run, site)
+    for problem in refusals(policy, run, site) if program is None else _obstacles(program):
+        raise ActionRequiredError(problem)
     assert program is not None
     return program
 
 
-def look_at_programs(policy: Policy) -> Iterator[Finding]:
+def exposed(program: Program, places: Iterable[Path]) -> list[str]:
+    """Return which of this hospital's own places a program would see without being handed them, each a sentence.
+
+    Args:
+        places: the work directory, and the folders of data.
+    """
+    return [
+        f"trainer {program.name}: sees {place}, which lies in {program.directory} or among the system's own programs; "
+        "move the one or the other"
+        for place in places
+        if sandbox.shows(program, place)
+    ]
+
+
+def look_at_programs(work: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
     """See which programs may train here, and whether they are as they were allowed."""
-    for program in policy.external_trainers:
-        if problems := _obstacles(program):
+    places = [work, *(work / folder for folder in configuration.data.values())]
+    for program in configuration.policy.external_trainers:
+        if problems := [*_obstacles(program), *exposed(program, places)]:
             yield from (Finding("problem", problem) for problem in problems)
         else:
             yield Finding("ok", f"trainer {program.name}: {told(program)}; allowed, and shut in by bubblewrap")
@@ -84,7 +106,8 @@ def fingerprint(program: Program) -> str:
     """Return the SHA-256 (hex) of a line ``SHA-256  PATH`` for each file of a program's directory, sorted by path.
 
     Raises:
-        ConfigurationError: there is no such directory, or something in it is no file that can be read.
+        ConfigurationError: there is no such directory, something in it is no file that can be read, or anybody can
+            change it.
     """
     try:
         return hash_files(_files(program))
@@ -98,14 +121,30 @@ def _files(program: Program) -> Iterator[tuple[str, Path]]:
     root = Path(program.directory)
     if not root.is_dir():
         raise ConfigurationError([f"trainer {program.name}: there is no directory {root}; correct the path"])
+    for above in (root.resolve(), *root.resolve().parents):
+        _require_kept(program, above)
     for folder, folders, files in os.walk(root, onerror=_raised):
         for name in (*folders, *files):
             path = Path(folder, name)
+            if not name.isprintable():  # two lists of files could look like one
+                raise ConfigurationError(
+                    [f"trainer {program.name}: {escape(str(path))} has no name that can be printed; rename it"]
+                )
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise ConfigurationError(
                     [f"trainer {program.name}: {path} is no plain file, and has no hash; put the file itself there"]
                 )
+            _require_kept(program, path)
         yield from ((Path(folder, name).relative_to(root).as_posix(), Path(folder, name)) for name in files)
+
+
+def _require_kept(program: Program, path: Path) -> None:
+    """Demand that not everybody can change a file, or put others into a directory; in `/tmp` nobody moves another's."""
+    mode = path.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise ConfigurationError(
+            [f"trainer {program.name}: {path} can be changed by everybody; run `chmod o-w {quoted(path)}`"]
+        )
 
 
 def _raised(error: OSError) -> None:

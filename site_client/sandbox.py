@@ -3,15 +3,26 @@
 It sees the system's programs and libraries, its own directory as ``/program``, what it is handed as ``/round``, all
 read-only, and ``/output``, into which it writes. It sees no network, no other file, process or variable of this
 machine, and ends when the daemon does.
+
+Bubblewrap's own process stays inside as the first, and its memory holds what it was started with: so that is nothing
+but the program's own environment, and its entry in ``/proc`` is hidden.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from site_client.configuration import Program
+from site_client.system_calls import call_filter
 
 PROGRAM, ROUND, OUTPUT = "/program", "/round", "/output"
 
@@ -19,6 +30,8 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SETTINGS = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/R")
 """What the system's programs and libraries are found by; they name nobody."""
 _ENVIRONMENT = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": "/tmp"}  # noqa: S108
+_IN_MEMORY = ("/tmp", "/dev/shm")  # noqa: S108  (the program's own)
+_FIRST = "/proc/1"  # bubblewrap's own process
 _WALLS = (
     "--unshare-all",
     "--unshare-user",
@@ -40,10 +53,17 @@ def obstacle() -> str | None:
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         return "there is no bubblewrap here, which shuts a program in; have it installed (`apt install bubblewrap`)"
+    if call_filter() is None:
+        return f"no program can be shut in on a processor of this kind ({platform.machine()}); take x86-64 or ARM64"
     try:
-        tried = subprocess.run(  # noqa: S603  (the system's own program, with nothing of others in its arguments)
-            [bwrap, *_walls(_TRIED), "/bin/true"], capture_output=True, timeout=_PATIENCE_S, check=False
-        )
+        with _filter() as calls:
+            tried = subprocess.run(  # noqa: S603  (the system's own program, with nothing of others in its arguments)
+                [bwrap, *_walls(_TRIED, calls), "/bin/true"],
+                capture_output=True,
+                timeout=_PATIENCE_S,
+                check=False,
+                pass_fds=[calls.fileno()],
+            )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap cannot shut a program in here ({type(error).__name__}); docs/external-trainer.md says more"
     if tried.returncode == 0:
@@ -65,33 +85,55 @@ def start(
         threads: how many of the processor it is told to take.
     """
     room = int(program.memory_gb * 1e9)
-    shut_in = [
-        *(shutil.which("bwrap") or "bwrap", *_walls(room)),
-        *("--ro-bind", program.directory, PROGRAM, "--ro-bind", str(handed), ROUND, "--bind", str(written), OUTPUT),
-        *("--setenv", "OMP_NUM_THREADS", str(threads), "--remount-ro", "/", "--chdir", PROGRAM, "--", *program.command),
-    ]
     limits = [str(room // _KIB), str(-(-largest // _BLOCK))]
-    with log.open("wb") as output:
+    private = partial(os.open, mode=0o600)  # it may print what it knows of patients
+    with open(log, "wb", opener=private) as output, _filter() as calls:
+        shut_in = [
+            *(shutil.which("bwrap") or "bwrap", *_walls(room, calls)),
+            *("--ro-bind", program.directory, PROGRAM, "--ro-bind", str(handed), ROUND, "--bind", str(written), OUTPUT),
+            *("--setenv", "OMP_NUM_THREADS", str(threads), "--remount-ro", "/"),
+            *("--chdir", PROGRAM, "--", *program.command),
+        ]
         return subprocess.Popen(  # noqa: S603  (the command is the hospital's own)
             ["/bin/sh", "-c", _BOUNDED, "sh", *limits, *shut_in],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env=_ENVIRONMENT,  # bubblewrap clears it, and keeps what it was in its memory
+            pass_fds=[calls.fileno()],
             start_new_session=True,  # Ctrl-C is the daemon's to hear
         )
 
 
-def _walls(room: int) -> list[str]:
+def shows(program: Program, place: Path) -> bool:
+    """Return whether a program sees a directory of this machine although nobody hands it over."""
+    seen = (*_SYSTEM, *_SETTINGS, program.directory)
+    return any(place.resolve().is_relative_to(Path(path).resolve()) for path in seen)
+
+
+@contextmanager
+def _filter() -> Iterator[BinaryIO]:
+    """Open a file of the system calls that are refused."""
+    with tempfile.TemporaryFile() as file:
+        file.write(call_filter() or b"")
+        file.seek(0)
+        yield file
+
+
+def _walls(room: int, calls: BinaryIO) -> list[str]:
     """Return bubblewrap's options but for what differs from program to program.
 
     Args:
-        room: bytes of its ``/tmp``, which is memory.
+        room: bytes of its ``/tmp``, and of its ``/dev/shm``, which are memory.
+        calls: an open file of those that are refused.
     """
     system = [part for path in map(Path, _SYSTEM) if path.exists() for part in _as_here(path)]
     settings = [part for path in _SETTINGS for part in ("--ro-bind-try", path, path)]
     environment = [part for name, value in _ENVIRONMENT.items() for part in ("--setenv", name, value)]
-    own = ["--proc", "/proc", "--dev", "/dev", "--size", str(room), "--tmpfs", "/tmp"]  # noqa: S108  (the program's own)
-    return [*_WALLS, *environment, *system, *settings, *own]
+    memory = [part for path in _IN_MEMORY for part in ("--size", str(room), "--tmpfs", path)]
+    hidden = ["--size", str(_KIB), "--tmpfs", _FIRST, "--remount-ro", _FIRST]
+    own = ["--proc", "/proc", *hidden, "--dev", "/dev", *memory, "--remount-ro", "/dev"]
+    return [*_WALLS, *environment, *system, *settings, *own, "--seccomp", str(calls.fileno())]
 
 
 def _as_here(path: Path) -> list[str]:

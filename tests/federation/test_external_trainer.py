@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ from shared.audit import report
 from shared.audit.archive import open_archive
 from shared.audit.sites import by_site, read_folders
 from shared.audit.verify import lines, verified, verify
-from shared.errors import ActionRequiredError, ConfigurationError, TransientError
+from shared.errors import ActionRequiredError, ConfigurationError, DataError, TransientError
 from shared.exchange.names import METRICS, SITE_MODEL, MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.tables import MetricsRow, read_metrics
@@ -31,6 +33,7 @@ from shared.exchange.weights import TensorFile, check_tensors
 from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from shared.learning.compute import Computing
+from shared.learning.data.plain_files import plain_files
 from shared.learning.data.splits import SplitPlan
 from shared.learning.kept_model import open_model
 from shared.learning.methods import open_method
@@ -40,7 +43,7 @@ from shared.learning.schedules import round_configuration
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import open_anew
-from site_client import programs, sandbox
+from site_client import outside, programs, sandbox
 from site_client.configuration import Policy, Program, SiteConfiguration
 from site_client.heartbeat import PUBLIC_TROUBLE
 from site_client.offer import describe
@@ -184,6 +187,13 @@ for place in / /usr /program /round /round/images; do
 done
 grep -v -e lo: -e '|' /proc/net/dev >> /tmp/seen || true
 if unshare -U true 2>/dev/null; then echo "made a namespace" >> /tmp/seen; fi
+cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n' | grep -i -e dropfed -e secret >> /tmp/seen || true
+if test -e /proc/1/mem; then echo "sees bubblewrap itself" >> /tmp/seen; fi
+for path in /dev/written /dev/pts/written; do
+    if touch "$path" 2>/dev/null; then echo "wrote $path" >> /tmp/seen; fi
+done
+touch /dev/shm/written
+if test "$(df -P -k /dev/shm | tail -1 | tr -s ' ' | cut -d ' ' -f 2)" -gt 100000; then echo /dev/shm >> /tmp/seen; fi
 cat /tmp/seen
 test ! -s /tmp/seen
 test "$(cat /tmp/processes)" -lt 9
@@ -242,11 +252,47 @@ def hospital(tmp_path: Path) -> AtWork:
 
 def test_a_program_sees_its_round_and_nothing_else(hospital: AtWork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DROPFED_PASSWORD", "secret")
-    program = installed(hospital.home / "program", LOOK + SAME + TABLE, "/bin/sh", "train.sh", str(hospital.work))
+    command = ("/bin/sh", "train.sh", str(hospital.work))
+    program = installed(hospital.home / "program", LOOK + SAME + TABLE, *command, memory_gb=0.1)
     try:
         hospital.trains(program)
     finally:
         print((hospital.work / LOG).read_text())
+    assert (hospital.work / LOG).stat().st_mode & 0o077 == 0
+
+
+REACH = r"""
+#include <stdio.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int main(void)
+{
+    for (int family = 0; family < 64; family++)
+        for (int type = 1; type < 6; type++)
+            if (socket(family, type, 0) >= 0 && family != 1 && family != 2 && family != 10 && family != 16)
+                printf("socket of family %d\n", family);
+    if (ptrace(PTRACE_ATTACH, 1, 0, 0) == 0) puts("traced the first process");
+    if (syscall(SYS_keyctl, 0, -3, 1) >= 0) puts("a session's keys");
+    if (syscall(SYS_io_uring_setup, 1, 0) >= 0 || access("/proc/1/mem", 0) == 0) puts("more");
+    puts("done");
+}
+"""
+"""An AF_VSOCK socket reaches the host of a virtual machine from any network namespace."""
+
+
+def test_a_program_reaches_past_no_namespace(hospital: AtWork) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("there is no cc")
+    home = hospital.home / "program"
+    home.mkdir()
+    subprocess.run(["cc", "-x", "c", "-o", str(home / "reach"), "-"], input=REACH, text=True, check=True)
+    (home / "train.sh").write_text(f"./reach\n{SAME}{TABLE}")
+    program = Program(name="own", directory=str(home), command=["/bin/sh", "train.sh"])
+    hospital.trains(program.model_copy(update={"sha256": fingerprint(program)}))
+    assert (hospital.work / LOG).read_text() == "done\n"
 
 
 def test_what_it_is_handed_is_told_in_words_that_any_language_reads(hospital: AtWork) -> None:
@@ -276,13 +322,14 @@ def test_files_that_went_are_listed_anew(hospital: AtWork) -> None:
 
 
 def test_its_scores_are_told_as_ours_are(hospital: AtWork) -> None:
-    rows = "0,validation,12.5,0.123456,1\n1,train,1,0.5,1\n1,validation,1e-1,,1"
+    """A score may be any number, and tells in few digits little of an image."""
+    rows = "0,validation,12.5,0.123456,1\n1,train,1,123456789.123456789,1\n1,validation,1e-1,,1"
     script = f"{SAME}printf 'epoch,split,loss,score,names\n{rows}\n' > /output/metrics.csv"
     program = installed(hospital.home / "program", script)
     table, trained = hospital.trains(program)
     assert [(row.epoch, row.split, row.images, row.loss, row.scores) for row in table] == [
         (0, "validation", "15", 10.0, {"score": 0.1235}),
-        (1, "train", "30", 1.0, {"score": 0.5}),
+        (1, "train", "30", 1.0, {"score": 123500000.0}),
         (1, "validation", "15", 0.1, {"score": None}),
     ]
     assert trained.read_bytes() == hospital.received.read_bytes()
@@ -354,6 +401,8 @@ FAULTS = {
     ),
     "tells twice": (f"{SAME}{TABLE}echo 1,train,1,1,1 >> /output/metrics.csv", r"or a second, not asked for"),
     "tells of epoch 2": (f"{SAME}printf 'epoch,split,loss\\n2,train,1\\n' > /output/metrics.csv", r"of epoch 2"),
+    "says much": (f"{SAME}printf 'epoch,split,loss\\n1,%0200000d,1\\n' 7 > /output/metrics.csv", r"\(.{500}\); ask"),
+    "shuts its directory": ("chmod 0 /output; sleep 600", r"/output cannot be read|took more than"),
     "tells no number": (
         f"{SAME}printf 'epoch,split,loss\\n1,train,nan\\n' > /output/metrics.csv",
         r"'nan' is not a fin",
@@ -373,13 +422,84 @@ def test_a_program_that_misbehaves_is_named_and_nothing_leaves(hospital: AtWork,
     save_file(good, home / "short")
     (home / "short").write_bytes((home / "short").read_bytes()[:-4])
     (home / "train.sh").write_text(f"set -e\n{script}\n")
-    minutes = 0.01 if fault == "hangs" else 5.0
+    minutes = 0.01 if fault in ("hangs", "shuts its directory") else 5.0  # root reads it all the same
     program = Program(name="own", directory=str(home), command=["/bin/sh", "train.sh"], minutes=minutes, memory_gb=0.1)
     with pytest.raises(ActionRequiredError, match=said) as raised:
         hospital.trains(program.model_copy(update={"sha256": fingerprint(program)}))
     assert str(raised.value).startswith("trainer own at north: ")
     assert not (hospital.work / "trained.safetensors").exists()
     assert not children_of_this_process()
+
+
+def test_a_program_does_not_fill_the_disk(hospital: AtWork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a file that it holds open and has removed, which no list of the directory shows."""
+    hidden = "exec 3> /output/x; rm /output/x; head -c 2000000 /dev/zero >&3; sleep 600"
+    program = installed(hospital.home / "program", hidden)
+    monkeypatch.setattr(outside, "_LEFT_BYTES", shutil.disk_usage(hospital.work).total)
+    with pytest.raises(ActionRequiredError, match=r"was ended, for only .* are left on the disk"):
+        hospital.trains(program)
+
+
+def test_what_a_changed_program_wrote_stays(hospital: AtWork) -> None:
+    home = hospital.home / "program"
+    program = installed(home, "echo begun; while ! test -e more; do sleep 0.05; done\n" + SAME + TABLE)
+
+    def change() -> None:
+        while not (hospital.work / LOG).exists() or not (hospital.work / LOG).stat().st_size:
+            time.sleep(0.01)
+        (home / "more").write_text("")
+
+    with ThreadPoolExecutor() as pool:
+        changes = pool.submit(change)
+        with pytest.raises(ActionRequiredError, match="are not those that"):
+            hospital.trains(program)
+        changes.result()
+    assert not (hospital.work / "trained.safetensors").exists()
+
+
+def test_what_it_would_see_unasked_is_said(hospital: AtWork) -> None:
+    program = installed(hospital.home / "program", SAME + TABLE)
+    around = program.model_copy(update={"directory": str(hospital.home)})
+    around = around.model_copy(update={"sha256": fingerprint(around)})
+    assert programs.exposed(around, [hospital.work]) == [
+        f"trainer own: sees {hospital.work}, which lies in {hospital.home} or among the system's own programs; "
+        "move the one or the other"
+    ]
+    assert programs.exposed(program, [Path("/usr/local/hospital")]) != []
+    site = SiteConfiguration(
+        federation="retina",
+        site="north",
+        url=hospital.home.as_uri(),
+        user="north",
+        aggregator_key=KEY,
+        policy=allowing(around),
+        data={"external": "../data"},
+    )
+    assert [finding.grade for finding in programs.look_at_programs(hospital.work, site)] == ["problem"] * 2
+    with pytest.raises(ActionRequiredError, match=f"sees {hospital.work}"):
+        hospital.trains(around)
+
+
+def test_names_that_not_every_program_reads_are_said(hospital: AtWork) -> None:
+    data = hospital.home / "data"
+    for name in ("mä,sks", "split", "round.yaml"):
+        shutil.copytree(data / "images", data / name)
+    (data / "images" / "Meier-0.pgm").rename(data / "images" / "Meier-0.p,ü")
+    with pytest.raises(DataError) as raised:
+        plain_files(data, None)
+    said = " ".join(raised.value.problems)
+    for name in ("mä,sks", "split", "round.yaml"):
+        assert f"{name}: is no folder's name that every program reads" in said
+    assert "ends in what not every program reads" in said
+
+
+def test_labels_that_a_run_does_not_name_are_not_told(hospital: AtWork) -> None:
+    task = task_named("external")
+    options = task.options({name: value for name, value in hospital.run.task_options.items() if name != "labels"})
+    hospital.run = hospital.run.model_copy(update={"task_options": options.model_dump(exclude_none=True)})
+    hospital.dataset = open_anew(task, hospital.home / "data", options, SplitPlan(), 1, secret=b"x" * 32, least=5)
+    hospital.trains(installed(hospital.home / "program", SAME + TABLE + "cat /round/files.csv"))
+    assert "\ntrain,,images/000001.pgm\n" in (hospital.work / LOG).read_text()
 
 
 def children_of_this_process() -> list[str]:
@@ -457,18 +577,38 @@ def test_nothing_runs_that_is_not_as_it_was_allowed(tmp_path: Path, monkeypatch:
         assert judgement.answer == "no"
         return judgement.reason
 
+    def obstacle(program: Program) -> str:
+        """What is the matter is told here, and not to the aggregator."""
+        assert refusal(allowing(program)) == (
+            "trainer own: is not as this hospital allows it; `dropfed-site check` says there what is the matter"
+        )
+        with pytest.raises(ActionRequiredError) as raised:
+            programs.runnable(allowing(program), run, "north")
+        return str(raised.value)
+
+    home = tmp_path / "program"
     assert "names no such program; if this hospital has it, list it there" in refusal(POLICY)
     unpinned = program.model_copy(update={"sha256": None})
-    assert f"is not allowed yet; if you trust what is in {tmp_path}" in refusal(allowing(unpinned))
-    (tmp_path / "program" / "more").write_text("")
-    assert "are not those that site.yaml, policy: external_trainers, allows" in refusal(allowing(program))
-    (tmp_path / "program" / "link").symlink_to("/etc/passwd")
-    assert "link is no plain file, and has no hash" in refusal(allowing(program))
-    (tmp_path / "program" / "link").unlink()
+    assert f"is not allowed yet; if you trust what is in {tmp_path}" in obstacle(unpinned)
+    (home / "more").write_text("")
+    assert "are not those that site.yaml, policy: external_trainers, allows" in obstacle(program)
+    (home / "link").symlink_to("/etc/passwd")
+    assert "link is no plain file, and has no hash" in obstacle(program)
+    (home / "link").unlink()
+    with pytest.raises(ValueError, match="none that ends a text in C"):
+        Program.model_validate(program.model_dump() | {"command": ["./train", "a\0"]})
+    for place in (home / "more", home):
+        place.chmod(0o777)
+        assert f"{place} can be changed by everybody; run `chmod o-w" in obstacle(program)
+        place.chmod(0o755)
+    Path(os.fsdecode(bytes(home) + b"/a\xff\n")).write_text("")
+    assert r"a\udcff\n has no name that can be printed" in obstacle(program)
     away = program.model_copy(update={"directory": str(tmp_path / "away")})
-    assert "there is no directory" in refusal(allowing(away))
+    assert "there is no directory" in obstacle(away)
+    shutil.rmtree(home)
+    program = installed(home, SAME)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "there is no bubblewrap here" in refusal(allowing(program))
+    assert "there is no bubblewrap here" in obstacle(program)
     elsewhere = run_configuration(trainer={"name": "own", "sites": ["south"]})
     assert judge(POLICY, elsewhere, decision=True, site="north").answer == "yes"
 

@@ -6,6 +6,7 @@ A data folder holds ``images/``; beside it, folders by any name with a file of t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from shared.learning.data.labelled_photographs import labels_of
 from shared.learning.data.units import Listed, Unit, hashed
 
 FIRST = "images"
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}")
+"""What programs are told of the names of folders, and of how those of files end: no comma, no other alphabet."""
 
 
 def plain_files(root: Path, classes: Sequence[str] | None) -> list[Listed]:
@@ -31,6 +34,12 @@ def plain_files(root: Path, classes: Sequence[str] | None) -> list[Listed]:
     if not (root / FIRST).is_dir():
         raise DataError([f"{root}: holds no folder {FIRST}; make it and put the files there, or correct the path."])
     folders = {path.name: _by_stem(path, problems) for path in not_hidden(root) if path.is_dir()}
+    problems += [
+        f"{name}: is no folder's name that every program reads; take letters from a to z, digits, - and _, and neither "
+        "split nor label."
+        for name in folders
+        if _PLAIN.fullmatch(name) is None or name in ("split", "label")
+    ]
     first = folders[FIRST]
     for name, files in folders.items():
         problems += [f"{name}: has no file {stem}, which {FIRST} has; add it." for stem in sorted(first.keys() - files)]
@@ -67,5 +76,7 @@ def _by_stem(folder: Path, problems: list[str]) -> dict[str, Path]:
     for path in not_hidden(folder):
         if not path.is_file() or path.stem in files:
             problems.append(f"{short_name(path)}: is no file, or another has the same stem; remove or rename it.")
+        if path.suffix and _PLAIN.fullmatch(path.suffix[1:]) is None:
+            problems.append(f"{short_name(path)}: ends in what not every program reads; take letters from a to z.")
         files[path.stem] = path
     return files
