@@ -33,6 +33,8 @@ from torch import nn
 import aggregator.launch
 import aggregator.preparation
 import shared.learning.aggregation
+import shared.learning.measures
+import shared.learning.new_runs
 import shared.learning.run_checks
 import shared.polling
 import site_client.consents
@@ -193,7 +195,8 @@ def aggregate(home: Home, rounds: int, *, rests: bool) -> None:
         task_named=lambda _name: AnyTask(),
         HeldOutSet=SimpleNamespace(of_run=lambda *_, **__: AnyModel(home, sites, rounds, stop, rests=rests)),
     )
-    vars(shared.learning.run_checks).update(task_named=lambda _name: AnyTask())
+    for module in (shared.learning.run_checks, shared.learning.measures, shared.learning.new_runs):
+        vars(module).update(task_named=lambda _name: AnyTask())
     vars(shared.learning.aggregation).update(Combined=half_of)
     vars(aggregator.launch).update(remarks=lambda _prepared: ())  # on training, of which there is none
     aggregator.launch.prepare_daemon(home.aggregator, home.run_yaml, stop).run()

@@ -44,9 +44,21 @@ def warnings(root: Path, task: str) -> list[str]:
         ([HALF, HALF], []),
         ([HALF, FULL, HALF], []),
         ([HALF], ["there is one image alone, and its score says little; add others"]),
-        ([EMPTY, EMPTY], ["every image shows background alone, so that a model which always says so scores best"]),
+        (
+            [EMPTY, EMPTY],
+            [
+                "2 masks are empty, background all over",
+                "every image shows background alone, so that a model which always says so scores best",
+            ],
+        ),
         ([FULL, FULL], ["every image shows vessel alone, so that a model which always says so scores best"]),
-        ([HALF, EMPTY, EMPTY], ["one image alone shows vessel, which is too few for methods that leave part"]),
+        (
+            [HALF, EMPTY, EMPTY],
+            [
+                "2 masks are empty, background all over",
+                "one image alone shows vessel, which is too few for methods that leave part",
+            ],
+        ),
     ],
 )
 def test_masks(masks: Sequence[tuple[int, int]], expected: Sequence[str], tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
     """
     unmoved = {module for module in network.modules() if _never_learns(module)}
     unmoved |= _below(module for module in network.modules() if isinstance(module, Encoder) and module.is_frozen)
-    heads = [head for head in cast(Network, network).heads if task.head_is_local or isinstance(head, OwnHead)]
+    own_heads = [module for module in network.modules() if isinstance(module, OwnHead)]
+    heads = cast(Network, network).heads if task.head_is_local else own_heads
     own = [*heads, *method.personal(network)]
     never, stays = _below(own), _below(method.stays(network))
     travels: dict[str, TensorShape] = {}

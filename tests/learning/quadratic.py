@@ -28,7 +28,7 @@ from shared.learning.data.units import Unit
 from shared.learning.metrics import Score
 from shared.learning.objectives import Objective
 from shared.learning.tasks.contract import Collection, Dataset
-from shared.learning.tasks.terms import Options
+from shared.learning.tasks.terms import Options, Terms
 
 TASK = "quadratic"
 SITE_FILE = "quadratic.json"
@@ -153,7 +153,7 @@ class Quadratic:
 
 def know_the_task(monkeypatch) -> None:
     """Have configurations call it by its name, for one test."""
-    monkeypatch.setattr(tasks, "TASK_NAMES", (*tasks.TASK_NAMES, TASK))
+    monkeypatch.setitem(tasks.TERMS, TASK, Terms)
     monkeypatch.setitem(sys.modules, f"{tasks.__name__}.{TASK}.task", sys.modules[__name__])
     monkeypatch.setattr(Quadratic, "varied", [])
 

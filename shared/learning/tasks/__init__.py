@@ -22,10 +22,6 @@ from shared.learning.tasks.terms import EXTERNAL, Terms
 if TYPE_CHECKING:
     from shared.learning.tasks.contract import Task
 
-_NAMES = tuple(sorted(module.name for module in iter_modules(__path__) if module.ispkg))
-TASK_NAMES = tuple(name for name in _NAMES if name != EXTERNAL)
-"""This package's whose networks are known here."""
-
 
 def _defined_in(name: str, part: str) -> type:
     """Return the class of a task of this package that ``terms`` or ``task`` of its folder defines.
@@ -40,8 +36,14 @@ def _defined_in(name: str, part: str) -> type:
     return kind
 
 
-TERMS: Mapping[str, type[Terms[Any]]] = {name: cast(type[Terms[Any]], _defined_in(name, "terms")) for name in _NAMES}
+TERMS: Mapping[str, type[Terms[Any]]] = {
+    name: cast(type[Terms[Any]], _defined_in(name, "terms"))
+    for name in sorted(module.name for module in iter_modules(__path__) if module.ispkg)
+}
 """By name, the terms of each task of this package."""
+
+TASK_NAMES = tuple(name for name in TERMS if name != EXTERNAL)
+"""This package's whose networks are known here."""
 
 SELECTION_SCORES = {name: terms.selection_score for name, terms in TERMS.items()}
 """By task, the validation score by which the best aggregate is chosen."""
@@ -49,7 +51,7 @@ SELECTION_SCORES = {name: terms.selection_score for name, terms in TERMS.items()
 
 def task_names() -> tuple[str, ...]:
     """Return the names of all tasks: this package's, and those of installed wheels."""
-    return tuple(sorted({*_NAMES, *plugins.provided("tasks")}))
+    return tuple(sorted({*TERMS, *plugins.provided("tasks")}))
 
 
 def task_named(name: str) -> Task:
@@ -59,7 +61,7 @@ def task_named(name: str) -> Task:
         ConfigurationError: there is no such task, and the message lists those there are; or it is of a wheel that is
             not permitted here, or that holds no task.
     """
-    kind = _defined_in(name, "task") if name in _NAMES else plugins.load("tasks", name)
+    kind = _defined_in(name, "task") if name in TERMS else plugins.load("tasks", name)
     if kind is None:
         raise ConfigurationError([f"task: there is no '{name}'; the tasks are: {', '.join(task_names())}."])
     from shared.learning.tasks.contract import opened  # noqa: PLC0415  (PyTorch)
