@@ -242,25 +242,20 @@ def look_at_masks(task: Task, root: Path, classes: Sequence[str]) -> Iterator[Fi
     """See which masks of images that can be read may mean something else than they say."""
     from shared.learning.data.images import odd_masks, short_name  # noqa: PLC0415  (keeps --help instant)
 
-    def some(files: Sequence[Path]) -> str:
+    def warning(count: str, what: str, files: Sequence[Path], remedy: str) -> Finding:
         more = ", …" if len(files) > _SHOWN_FILES else ""
-        return escape(", ".join(short_name(path) for path in files[:_SHOWN_FILES]) + more)
+        some = escape(", ".join(short_name(path) for path in files[:_SHOWN_FILES]) + more)
+        return Finding("warning", f"{task.name}: {count} {what}, as {some}{remedy}")
 
     odd = odd_masks(root, len(classes))
     if odd.empty:
         count = pluralize(len(odd.empty), "mask is", "masks are")
-        yield Finding(
-            "warning",
-            f"{task.name}: {count} empty, {classes[0]} all over, as {some(odd.empty)}; if something is to be seen "
-            "there, mark it",
-        )
+        remedy = "; if something is to be seen there, mark it"
+        yield warning(count, f"empty, {classes[0]} all over", odd.empty, remedy)
     if odd.grey:
         count = pluralize(len(odd.grey), "mask has", "masks have")
-        yield Finding(
-            "warning",
-            f"{task.name}: {count} grey values, as {some(odd.grey)}: every value but 0 is taken for {classes[1]}; save "
-            "what is meant as black and white",
-        )
+        remedy = f": every value but 0 is taken for {classes[1]}; save what is meant as black and white"
+        yield warning(count, "grey values", odd.grey, remedy)
 
 
 def _held_out(task: Task, found: Collection) -> Iterator[Finding]:

@@ -168,14 +168,8 @@ def write_final(
     run = trainer.run
     theta, status = (_UNSURE_FROM, "not measured") if run.task == EXTERNAL else _theta(trainer, dataset, model)
     save_tensors(model, all_tensors(trainer.sharing, trainer.stays(model)), home / names.FINAL_MODEL)
-    card = KeptCard(
-        run=run.run,
-        task=run.task,
-        task_options=run.task_options,
-        method=run.method,
-        method_options=run.method_options,
-        privacy=run.privacy,
-        rounds=run.rounds,
+    card = KeptCard.of_run(
+        run,
         classes=list(dataset.classes),
         chosen_round=chosen_round,
         personal_round=None if trainer.sharing.has_whole_model else personal_round,

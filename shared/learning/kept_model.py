@@ -75,6 +75,20 @@ class KeptCard(Record):
     theta: Annotated[float, Field(gt=0, le=1)]
     theta_status: str
 
+    @classmethod
+    def of_run(cls, run: RunConfiguration, **rest: Any) -> KeptCard:
+        """Return the card of a run's model; ``rest``: what the run does not say."""
+        return cls(
+            run=run.run,
+            task=run.task,
+            task_options=run.task_options,
+            method=run.method,
+            method_options=run.method_options,
+            privacy=run.privacy,
+            rounds=run.rounds,
+            **rest,
+        )
+
 
 class _Hashed(Record):
     model_config = ConfigDict(extra="ignore")
@@ -221,14 +235,8 @@ def _described(folder: Path) -> tuple[Path, KeptCard]:
             ]
         )
     run = parse_yaml(_beginning(path), RunConfiguration, str(path))
-    return folder, KeptCard(
-        run=run.run,
-        task=run.task,
-        task_options=run.task_options,
-        method=run.method,
-        method_options=run.method_options,
-        privacy=run.privacy,
-        rounds=run.rounds,
+    return folder, KeptCard.of_run(
+        run,
         classes=[],
         chosen_round=None,
         personal_round=None,

@@ -58,10 +58,7 @@ def labelled_units(root: Path) -> list[Unit]:
     Raises:
         DataError: names every file, folder and line that is missing or wrong.
     """
-    problems: list[str] = []
-    files, label_of = _list_labelled(root, None, problems)
-    if problems:
-        raise DataError(problems)
+    files, label_of = _require_labelled(root, None)
     return [Unit(name, (hashed(files[name]),), label, kind=label) for name, label in label_of.items()]
 
 
@@ -71,10 +68,7 @@ def labelled_files(root: Path, classes: Sequence[str]) -> list[Listed]:
     Raises:
         DataError: names every file, folder and line that is missing or wrong.
     """
-    problems: list[str] = []
-    files, label_of = _list_labelled(root, classes, problems)
-    if problems:
-        raise DataError(problems)
+    files, label_of = _require_labelled(root, classes)
     return [Listed(name, {"images": files[name]}, label_of[name]) for name in sorted(label_of)]
 
 
@@ -134,6 +128,15 @@ def retina_square(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 _Listed = tuple[dict[str, Path], dict[str, str]]
 """The files and the labels by id."""
+
+
+def _require_labelled(root: Path, classes: Sequence[str] | None) -> _Listed:
+    """Return the same as ``_list_labelled``, or raise all that is missing or wrong."""
+    problems: list[str] = []
+    listed = _list_labelled(root, classes, problems)
+    if problems:
+        raise DataError(problems)
+    return listed
 
 
 def _list_labelled(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _Listed:
