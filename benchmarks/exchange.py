@@ -9,8 +9,8 @@ it is on the disk. They take turns, round by round: while curl moves its bytes, 
 rounds warms up; of seven more each has a ratio, and their median counts, with the quartiles beside it. So what else
 the machine does, and how its disk does, is much the same for both.
 
-Then requests: of a round at each end, and of a site for which there is nothing to do, in an hour at the daemons'
-default interval, heartbeats included. Then the aggregator's memory with 4, 16 and 64 sites (``benchmarks/memory.py``),
+Then requests of a round at each end (``benchmarks/exchange_idle.py`` counts those of an idle hour). Then the
+aggregator's memory with 4, 16 and 64 sites (``benchmarks/memory.py``),
 and the same exchange through Flower and NVIDIA FLARE where ``build/peers`` holds them (``benchmarks/peers/README.md``).
 
 Takes well over an hour on two cores and 30 GB of disk, and wants a machine that does nothing else. Writes
@@ -33,18 +33,16 @@ from statistics import fmean, median, quantiles
 from benchmarks import memory
 from benchmarks.exchange_curl import PHASES, Curl
 from benchmarks.exchange_federation import RUN, Home, exchange, set_up
-from benchmarks.exchange_idle import MOST_IDLE, idle
-from benchmarks.exchange_rounds import STEPS, Round, read_requests, read_round, tally
+from benchmarks.exchange_idle import POLL_SECONDS, SITES
+from benchmarks.exchange_rounds import STEPS, Round, by_kind, read_requests, read_round, sums, tally
 from benchmarks.exchange_servers import Served, Server, known
 from benchmarks.record import RESULTS, record
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.records.run import RunConfiguration
 
-SITES = ("east", "north", "south", "west")
 OF_CURL = tuple(f"curl-{site}" for site in SITES)
 SIZES_MB = (1, 98, 548)
 PAIRS = 7  # measured, after one that warms up
-POLL_SECONDS = 30.0  # the daemons' default
 PEERS = {"flower": Path("build/peers/flower"), "flare": Path("build/peers/flare")}
 MOST_TIMES_CURL = 1.3
 MOST_SECONDS_SMALL = 1.5  # of a model of 1 MB, where requests count and not bytes
@@ -106,7 +104,7 @@ def compare(server: Server, megabytes: int, pairs: int = PAIRS, *, is_careful: b
         "steps_s": dict(zip(STEPS, _rounded(_step_lengths(rounds)), strict=True)),
         "peak_mb": round(peak),
         "requests": requests,
-        "requests_per_round": _sums(requests),
+        "requests_per_round": sums(requests),
     }
 
 
@@ -140,11 +138,6 @@ def peer(name: str, environment: Path, megabytes: int) -> dict[str, object]:
     return {"peer": name, "megabytes": megabytes, "failed": trouble.strip().splitlines()}
 
 
-def _sums(requests: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """All requests of each end."""
-    return {end: round(sum(kinds.values()), 1) for end, kinds in requests.items()}
-
-
 def _rounded(seconds: Sequence[float]) -> list[float]:
     return [round(second, 2) for second in seconds]
 
@@ -170,7 +163,6 @@ def markdown(figures: Mapping[str, object]) -> str:
         *_peers(figures),
         *_memory(figures),
         *_requests(servers),
-        *_idle(figures),
     ]
     return "\n".join(lines) + "\n"
 
@@ -239,28 +231,7 @@ def _requests(servers: Servers) -> list[str]:
         lines.append(f"| {server} | {size} | {sums[AGGREGATOR]:.1f} | {sums['site']:.1f} | {held} |")
     server, size, found = cells[0]
     lines += ["", f"In a round, {server}, {size} MB; paths in the round's folder are without it:", ""]
-    return lines + _by_kind(found["requests"])  # type: ignore[arg-type]
-
-
-def _idle(figures: Mapping[str, object]) -> list[str]:
-    idle: dict[str, dict[str, float]] = figures["idle"]  # type: ignore[assignment]
-    hourly = _sums(idle)
-    return [
-        "",
-        f"While a run waits for consent, in an hour, polling every {POLL_SECONDS:g} s, at most {MOST_IDLE}: "
-        f"aggregator {hourly[AGGREGATOR]:.0f}, site {hourly['site']:.0f}; held: "
-        f"{_yes(max(hourly.values()) <= MOST_IDLE)}.",
-        "",
-        *_by_kind(idle),
-    ]
-
-
-def _by_kind(requests: Mapping[str, Mapping[str, float]]) -> list[str]:
-    lines = ["| end | request | times |", "|---|---|---:|"]
-    for end, kinds in requests.items():
-        lines += [f"| {end} | {kind} | {times:.2f} |" for kind, times in kinds.items()]
-        lines.append(f"| {end} | all | {sum(kinds.values()):.2f} |")
-    return lines
+    return lines + by_kind(found["requests"])  # type: ignore[arg-type]
 
 
 def _median(found: Mapping[str, object], key: str = "seconds") -> float:
@@ -299,7 +270,6 @@ def main(arguments: Sequence[str]) -> None:
         "pairs_of_rounds": PAIRS,
         "longest_poll_s": POLL_SECONDS,
         "servers": servers,
-        "idle": _announced("without work", lambda: idle(known()["embedded"], SITES, POLL_SECONDS)),
         "peers": [
             _announced(f"{name}, {size} MB", lambda: peer(name, environment, size))  # noqa: B023
             for name, environment in PEERS.items()

@@ -128,6 +128,20 @@ def rates(requests: Sequence[Request], share: float) -> dict[str, dict[str, floa
     }
 
 
+def sums(requests: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """All requests of each end."""
+    return {end: round(sum(kinds.values()), 1) for end, kinds in requests.items()}
+
+
+def by_kind(requests: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return the lines of a table."""
+    lines = ["| end | request | times |", "|---|---|---:|"]
+    for end, kinds in requests.items():
+        lines += [f"| {end} | {kind} | {times:.2f} |" for kind, times in kinds.items()]
+        lines.append(f"| {end} | all | {sum(kinds.values()):.2f} |")
+    return lines
+
+
 def _kind(request: Request) -> str:
     round_folder = re.fullmatch(rf"{names.RUNS}/{RUN}/rounds/\d+", request.path)
     path = "round folder" if round_folder else re.sub(rf"^{names.RUNS}/{RUN}/(rounds/\d+/)?", "", request.path)

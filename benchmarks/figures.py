@@ -80,6 +80,17 @@ FIGURES = (
             "benchmarks/peers",
         ),
     ),
+    Figure(
+        "exchange-idle",
+        "benchmarks.exchange_idle",
+        (
+            "shared/polling.py",
+            "shared/exchange",
+            "aggregator/daemon.py",
+            "site_client/daemon.py",
+            "site_client/heartbeat.py",
+        ),
+    ),
     Figure("soak", "tests.faults.soak --minutes 60", (*_DAEMONS, "tests/faults")),
     Figure("clouds", "tests.faults.soak --clouds 200", (*_DAEMONS, "tests/faults", "tests/folder/owncloud*.py")),
     Figure("fuzz", "tests.fuzz.run --minutes 60", ("shared/doors", "shared/exchange", "tests/fuzz")),
@@ -115,6 +126,11 @@ FIGURES = (
             _DEMO,
         )
         for name in (OCTA, FUNDUS, EXUDATES)
+    ),
+    Figure(
+        "cross-tested-exudates",
+        f"benchmarks.cross_tested exudates {EXUDATES}",
+        (*_LEARNING, "aggregator/new_run.py", "benchmarks/cross_tested.py"),
     ),
     Figure("wire", "benchmarks.wire", ("shared/exchange", *_LEARNING, "benchmarks/wire.py")),
     Figure("training", "benchmarks.training", ("shared/learning", "benchmarks/training.py")),
