@@ -48,6 +48,16 @@ class EqualSteps(Record):
     steps_per_round: Annotated[int, Field(ge=1)]
 
 
+class Tuning(Record):
+    """A grid of learning rates, of which each arm takes the one that does best on validation images."""
+
+    learning_rates: Annotated[
+        list[Annotated[float, Field(gt=0, le=10)]],
+        Field(min_length=2, max_length=9, description="what a run's learning rate begins with"),
+    ]
+    rounds: Annotated[int | None, Field(ge=1, description="of a short run; none: a third of the arm's")] = None
+
+
 class StudyConfiguration(Record):
     """One study. Paths are relative to the file's folder."""
 
@@ -74,6 +84,7 @@ class StudyConfiguration(Record):
         Field(min_length=1, description="what is compared: by its name in the tables, what its runs say besides"),
     ]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=1000)] = [0]
+    tune: Tuning | None = None
     folds: Turns | None = None
     noise: Annotated[
         list[Annotated[float, Field(gt=0, le=1)]],
@@ -99,12 +110,28 @@ class StudyConfiguration(Record):
                 outer, _, inner = key.partition(".")
                 if outer in keys and (not inner or (isinstance(keys[outer], dict) and inner in keys[outer])):
                     found.append(f"{where}: {key} is decided by the study; take it out there")
+        if self.tune is not None:
+            found += self._problems_of_tuning(self.tune)
         if POOLED in self.data:
             found.append(f"data: {POOLED} is what all sites together are called; name the site otherwise")
         if self.rounds_as is not None and "rounds" in self.run:
             found.append("rounds_as: run says rounds too; keep one of them")
         if len(set(self.seeds)) < len(self.seeds):
             found.append("seeds: one is named twice; name each once")
+        return found
+
+    def _problems_of_tuning(self, tuning: Tuning) -> list[str]:
+        found = []
+        schedule = self.run.get("learning_rate", {})
+        if not isinstance(schedule, dict) or "initial" in schedule:
+            found.append("run: what learning_rate begins with is decided by tune; leave initial out there")
+        found += [
+            f"arms.{label}: learning_rate is decided by tune; take it out there"
+            for label, arm in self.arms.items()
+            if "learning_rate" in arm
+        ]
+        if len(set(tuning.learning_rates)) < len(tuning.learning_rates):
+            found.append("tune: a learning rate is named twice; name each once")
         return found
 
     def common(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ _UNTRAINED = (
 )
 _NOTHING = "no cell has told a number yet"
 _ARMS_OF_A_FIGURE = 6
-_NOT_ALWAYS = ("tests-external", "ensemble", "severities-*", "noise*", "elsewhere", "selective*")
+_NOT_ALWAYS = ("tuned", "tests-external", "ensemble", "severities-*", "noise*", "elsewhere", "selective*")
 """Tables and figures that not every page has."""
 _OF_DOUBT = (
     "calibration_error",
@@ -58,11 +58,18 @@ _OF_DOUBT = (
 )
 
 
-def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cell], results: pd.DataFrame) -> Path:
+def write_study_pages(
+    study: StudyConfiguration,
+    home: Path,
+    cells: Sequence[Cell],
+    results: pd.DataFrame,
+    tuned: Table | None = None,
+) -> Path:
     """Write ``report.html``, ``figures/`` and ``tables/`` below ``home``, of the cells that are finished.
 
     Args:
         results: their table.
+        tuned: which learning rate each arm took, where the study chose it.
 
     Returns:
         The page.
@@ -81,6 +88,8 @@ def write_study_pages(study: StudyConfiguration, home: Path, cells: Sequence[Cel
         Section("comparison", "Scores", warnings, figures=[points], tables=[*comparing, chosen]),
         _tests(results, main, _OF_TESTS.format(what=what, tested=tested)),
     ]
+    if tuned is not None:
+        sections.append(Section("tuned", "Learning rates", tables=[tuned]))
     if voted:
         title = "Inner folds together" if study.folds else "With a cut from validation images"
         names = getattr(task_named(study.task).options(study.run.get("task_options", {})), "severities", ())

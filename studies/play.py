@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from studies.pages import write_study_pages
 from studies.results import CELLS, folder_of, result_of
 from studies.running import LOG, Engine, Finished, as_many_as_fit, run_cells
 from studies.table import read_results, write_table
+from studies.tuning import trials, with_rates
 
 
 def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int | None) -> bool:
@@ -43,31 +45,40 @@ def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int |
     home = output or path.with_suffix("")
     try:
         _require_place(home, path, study)
-        cells = expand(study, path.parent)
+        tried = trials(study, study.tune, path.parent) if study.tune is not None else None
+        cells = expand(study, path.parent) if tried is None else tried.all
     except ConfigurationError as error:
         raise ConfigurationError([f"{path}: {problem}" for problem in error.problems]) from None
+    play = partial(_play, home=home, engine=engine, at_a_time=at_a_time or as_many_as_fit())
     try:
-        return _play(study, cells, home, engine, at_a_time)
+        if tried is not None:
+            if not play(f"{study.study}, choosing learning rates", cells):
+                return False
+            study = with_rates(study, tried.taken(home))
+            cells = expand(study, path.parent)
+        are_finished = play(study.study, cells)
+        results = read_results(home, cells)
+        say(f"the table: {write_table(home, results)}")
+        say(f"the page:  {write_study_pages(study, home, cells, results, tried.table(home) if tried else None)}")
     except OSError as error:  # which need not tell the file
         raise disk_trouble(error, home) from error
+    return are_finished
 
 
-def _play(study: StudyConfiguration, cells: Sequence[Cell], home: Path, engine: Engine, at_a_time: int | None) -> bool:
+def _play(what: str, cells: Sequence[Cell], *, home: Path, engine: Engine, at_a_time: int) -> bool:
+    """Play what is not finished of these cells, and say so; return whether all are."""
     (home / CELLS).mkdir(parents=True, exist_ok=True)
     done = sum(result_of(home, cell) is not None for cell in cells)
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-    say(f"{study.study}: {pluralize(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}")
+    say(f"{what}: {pluralize(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}")
     if done < len(cells):
         say("every folder is read before the first cell")
     stopped, told = False, _Told(console, len(cells), done)
     with told.progress:
         try:
-            run_cells(cells, home, engine=engine, at_a_time=at_a_time or as_many_as_fit(), on_finished=told.finished)
+            run_cells(cells, home, engine=engine, at_a_time=at_a_time, on_finished=told.finished)
         except KeyboardInterrupt:
             stopped = True
-    results = read_results(home, cells)
-    say(f"the table: {write_table(home, results)}")
-    say(f"the page:  {write_study_pages(study, home, cells, results)}")
     for finished in told.failed:
         log = folder_of(home, finished.cell) / LOG
         say(escape(f"{name_of(finished.cell)} failed: {finished.trouble} (all of it: {log})"))

@@ -1,0 +1,105 @@
+"""One rule for every arm's learning rate: of the study's grid, what did best on validation images in short runs.
+
+So no arm is given a rate that another was not offered. The short runs are of the first seed, and of the first turn of a
+cross-validation; test images decide nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from aggregator.report.tables import Table
+from shared.errors import ConfigurationError
+from shared.learning.tasks import task_named
+from studies.configuration import StudyConfiguration, Tuning
+from studies.matrix import Cell, expand
+from studies.results import result_of
+
+_SHARE_OF_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A study's short runs, by arm and learning rate."""
+
+    study: StudyConfiguration
+    cells: Mapping[str, Mapping[float, Cell]]
+
+    @property
+    def all(self) -> list[Cell]:
+        """Every one of them."""
+        return [cell for of_arm in self.cells.values() for cell in of_arm.values()]
+
+    def scores(self, home: Path) -> dict[str, dict[float, float]]:
+        """By arm and rate, the task's main score on validation images, mean over sites; what is not defined lacks."""
+        score = task_named(self.study.task).selection_score
+        found: dict[str, dict[float, float]] = {}
+        for arm, by_rate in self.cells.items():
+            found[arm] = {}
+            for rate, cell in by_rate.items():
+                rows = (result_of(home, cell) or {"rows": []})["rows"]
+                told = [row["scores"].get(score) for row in rows if row["split"] == "validation"]
+                if known := [value for value in told if value is not None]:
+                    found[arm][rate] = fmean(known)
+        return found
+
+    def taken(self, home: Path) -> dict[str, float]:
+        """By arm, the rate that did best; of equals the lowest.
+
+        Raises:
+            ConfigurationError: some arm's validation images tell nothing.
+        """
+        scores = self.scores(home)
+        if silent := [arm for arm, by_rate in scores.items() if not by_rate]:
+            raise ConfigurationError(
+                [f"tune: validation images tell nothing of {arm}; make their sets larger" for arm in silent]
+            )
+        return {arm: max(sorted(by_rate), key=by_rate.__getitem__) for arm, by_rate in scores.items()}
+
+    def table(self, home: Path) -> Table:
+        """Return every arm's scores, and the rate that it took."""
+        scores, taken = self.scores(home), self.taken(home)
+        rates = sorted({rate for by_rate in self.cells.values() for rate in by_rate})
+        edges = (rates[0], rates[-1])
+        body = [
+            [arm, *(scores[arm].get(rate) for rate in rates), f"{taken[arm]:g}", "yes" if taken[arm] in edges else "no"]
+            for arm in self.cells
+        ]
+        caption = (
+            "Validation score by learning rate in short runs of the first seed; each arm took the best. Where that is "
+            "at the grid's edge, a rate beyond it might do better."
+        )
+        return Table("tuned", caption, ("arm", *(f"{rate:g}" for rate in rates), "taken", "at the edge"), body)
+
+
+def trials(study: StudyConfiguration, tuning: Tuning, root: Path) -> Trials:
+    """Return the short runs that choose a study's learning rates.
+
+    Raises:
+        ConfigurationError: see ``expand``.
+    """
+    if problems := study.problems():
+        raise ConfigurationError(problems)
+    first = study.model_copy(update={"seeds": study.seeds[:1], "noise": [], "out_of_distribution": None})
+    found: dict[str, dict[float, Cell]] = {}
+    for rate in tuning.learning_rates:
+        whole = with_rates(first, dict.fromkeys(study.arms, rate))
+        rounds = {cell.arm: cell.configuration.run.rounds for cell in expand(whole, root)}
+        arms = {
+            label: {**arm, "rounds": tuning.rounds or math.ceil(rounds[label] / _SHARE_OF_ROUNDS)}
+            for label, arm in whole.arms.items()
+        }
+        for cell in expand(whole.model_copy(update={"arms": arms}), root):
+            found.setdefault(cell.arm, {}).setdefault(rate, cell)  # the first turn's
+    return Trials(study, found)
+
+
+def with_rates(study: StudyConfiguration, rates: Mapping[str, float]) -> StudyConfiguration:
+    """Return the study with each arm's learning rate; how it goes on from there is the runs'."""
+    schedule = study.run.get("learning_rate", {})
+    arms = {label: {**arm, "learning_rate": {**schedule, "initial": rates[label]}} for label, arm in study.arms.items()}
+    return study.model_copy(update={"arms": arms, "tune": None})
