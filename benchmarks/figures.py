@@ -40,7 +40,7 @@ _DECISIONS = (
 )
 _LEARNING = ("shared/learning", "studies/simulation.py", "deploy/local/scenarios.py", "benchmarks/comparison.py")
 _DEMO = ("shared/learning", "studies", "deploy/local", "configs", "aggregator/new_run.py", "benchmarks/demo.py")
-_STUDY = ("shared/learning", "studies", "benchmarks/studies.py")
+_STUDY = ("shared/learning", "studies", "benchmarks/studies.py", "benchmarks/study_designs.py")
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,7 @@ FIGURES = (
     ),
     Figure("study-octa", f"benchmarks.studies octa {OCTA}", _STUDY),
     Figure("study-retinopathy", f"benchmarks.studies retinopathy {HRF}", _STUDY),
+    *(Figure(f"study-{name}", f"benchmarks.studies {name}", _STUDY) for name in ("theta", "theta-sound", "pays")),
 )
 
 

@@ -26,6 +26,7 @@ from studies import analysis, voting
 from studies.configuration import StudyConfiguration
 from studies.matrix import Cell
 from studies.voting import Voted
+from studies.weighing import weighing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes  # after the report, which keeps it quiet
@@ -47,7 +48,17 @@ _UNTRAINED = (
 )
 _NOTHING = "no cell has told a number yet"
 _ARMS_OF_A_FIGURE = 6
-_NOT_ALWAYS = ("tuned", "tests-external", "ensemble", "severities-*", "noise*", "elsewhere", "selective*")
+_NOT_ALWAYS = (
+    "tuned",
+    "weights",
+    "thetas",
+    "tests-external",
+    "ensemble",
+    "severities-*",
+    "noise*",
+    "elsewhere",
+    "selective*",
+)
 """Tables and figures that not every page has."""
 _OF_DOUBT = (
     "calibration_error",
@@ -100,6 +111,8 @@ def write_study_pages(
         table = analysis.noise(results, main, what)
         drawn = [replace(figure, is_tabled=True) for figure in _noise(table, main, what)]
         sections.append(Section("noise", "Noise", figures=drawn, tables=[table]))
+    if weighed := weighing(home, cells):
+        sections.append(Section("weighing", "What each site's model counted", tables=weighed))
     sections += [
         Section("fairness", "Larger and smaller sites", tables=[analysis.fairness(results, main, what)]),
         Section("cost", "Cost", tables=[analysis.cost(results, study.energy, what)]),

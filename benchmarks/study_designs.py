@@ -1,0 +1,236 @@
+"""What is compared on which images, by the name of its study: ``benchmarks/studies.py`` plays and records them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from deploy.local import synthetic_fundus
+from deploy.local.synthetic_fundus import CLINIC, CROPPED, HANDHELD, PALE, FundusStyle
+from shared.folder.durable import link_file
+
+Data = Mapping[str, str]
+"""Each site's folder, relative to the study's file."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """A study but for its data.
+
+    Args:
+        settings: of ``STUDY.yaml``.
+        lay_out: links, or draws, the images below a folder; takes that folder and DIR, and returns the sites' folders.
+        needs_images: whether it takes a DIR.
+    """
+
+    settings: Mapping[str, object]
+    lay_out: Callable[[Path, Path], Data]
+    needs_images: bool = False
+
+
+# --- real images, on small budgets ----------------------------------------------------------------------------------
+
+_COMPARATORS = {
+    "internal and external": {"method": "single_site"},
+    "sequential": {"method": "sequential"},
+    "combined": {"method": "centralised"},
+}
+_VESSELS = {
+    "task": "octa_segmentation",
+    "run": {
+        "rounds": 6,
+        "batch_size": 4,
+        "task_options": {"image_size": 64, "widths": [8, 16, 32, 64], "dropout": 0.1},
+        "augmentation": {"copies": 2},
+        "split": {"train": 0.6, "validation": 0.2, "test": 0.2},
+    },
+    "arms": _COMPARATORS
+    | {
+        "combined, equal": {"method": "centralised", "images_per_site": 15},
+        "mean": {"method": "mean"},
+        "FedAvg": {"method": "fedavg"},
+        "FedBN": {"method": "fedbn"},
+    },
+    "seeds": [1, 2, 3],
+    "noise": [0.001, 0.01],
+    "scores": [
+        "dice_mean",
+        "iou_mean",
+        "accuracy_mean",
+        "auroc_mean",
+        "auprc_mean",
+        "sensitivity_mean",
+        "specificity_mean",
+    ],
+}
+_RETINOPATHY = {
+    "task": "dr_staging",
+    "run": {
+        "rounds": 10,
+        "batch_size": 4,
+        "learning_rate": {"initial": 0.02, "factor": 1.0, "period": 1},
+        "task_options": {"encoder": "small", "weights": "random", "image_size": 96},
+    },
+    "folds": {"outer": 3, "inner": 1},  # so few images: each is tested on once
+    "seeds": [1, 2],
+    "arms": _COMPARATORS
+    | {
+        "combined, equal": {"method": "centralised", "images_per_site": 3},
+        "FedAvg": {"method": "fedavg"},
+        "FedBN": {"method": "fedbn"},
+        "FedUAA": {"method": "feduaa"},
+    },
+}
+
+
+def _octa(root: Path, source: Path) -> Data:
+    """Links every fourth image of both sites."""
+    sites = {}
+    for name in ("rossa_manual", "rossa_semiautomatic"):
+        sites[name.replace("_", "-")] = name
+        for kind in ("images", "masks"):
+            for path in sorted((source / name / kind).iterdir())[::4]:
+                link_file(path, root / name / kind / path.name)
+    return sites
+
+
+def _retinopathy(root: Path, source: Path) -> Data:
+    """Deals the photographs of two classes out to two sites."""
+    grades = {"healthy": 0, "diabetic_retinopathy": 1}
+    rows = [row for row in csv.DictReader((source / "labels.csv").open(encoding="utf-8")) if row["class"] in grades]
+    files = {path.stem: path for path in (source / "images").iterdir()}
+    sites = ("hrf-odd", "hrf-even")
+    for number, site in enumerate(sites):
+        own = [row for row in rows if int(row["id"].split("_")[0]) % 2 != number]
+        for row in own:
+            link_file(files[row["id"]], root / site / "images" / files[row["id"]].name)
+        _write_grades(root / site, [(row["id"], str(grades[row["class"]])) for row in own])
+        (root / site / "grades.txt").write_text("healthy\nretinopathy\n")
+    return {site: site for site in sites}
+
+
+def _write_grades(site: Path, rows: list[tuple[str, str]]) -> None:
+    (site / "labels.csv").write_text("\n".join(["id,grade", *(f"{name},{grade}" for name, grade in rows)]) + "\n")
+
+
+# --- synthetic staging ----------------------------------------------------------------------------------------------
+
+_SIZE = 64
+_STAGING = {
+    "rounds": 30,
+    "batch_size": 16,
+    "learning_rate": {"factor": 0.95, "period": 1000},
+    "task_options": {"encoder": "small", "weights": "random", "image_size": _SIZE, "optimizer": "adam"},
+    "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
+}
+_TUNE = {"learning_rates": [0.001, 0.003, 0.01]}
+_SCORES = ["auroc", "kappa", "accuracy", "calibration_error", "misdiagnosis_auroc"]
+_WRONG_GRADES = 0.4  # share of a site's photographs
+_BLURRED = replace(HANDHELD, name="blurred", blur_mm=0.3)
+
+
+def _staging_site(root: Path, style: FundusStyle, *, seed: int, images: int = 240, grades: int = 5) -> None:
+    synthetic_fundus.write_graded_site(root, style=style, images=images, size=_SIZE, seed=seed, grades=grades)
+
+
+def _sound_sites(root: Path, _: Path) -> Data:
+    """Draws five sites with which nothing is wrong; two of them have the same camera."""
+    styles = {"good-a": CLINIC, "good-b": PALE, "third": CROPPED, "fourth": HANDHELD, "fifth": CLINIC}
+    for number, (site, style) in enumerate(styles.items()):
+        _staging_site(root / site, style, seed=number)
+    return {site: site for site in styles}
+
+
+def _troubled_sites(root: Path, _: Path) -> Data:
+    """Draws the same, but that of the last three one grades wrongly, one blurs, and one has another scale."""
+    _staging_site(root / "good-a", CLINIC, seed=0)
+    _staging_site(root / "good-b", PALE, seed=1)
+    _staging_site(root / "wrong-grades", CROPPED, seed=2)
+    _staging_site(root / "blurred", _BLURRED, seed=3)
+    _staging_site(root / "other-scale", CLINIC, seed=4, grades=4)
+    _mistake_grades(root / "wrong-grades")
+    return {site.name: site.name for site in sorted(root.iterdir())}
+
+
+def _mistake_grades(site: Path) -> None:
+    """Give a share of the photographs another grade, whichever."""
+    chance = np.random.default_rng(1)
+    rows = [(row["id"], int(row["grade"])) for row in csv.DictReader((site / "labels.csv").open(encoding="utf-8"))]
+    mistaken = set(chance.choice(len(rows), round(_WRONG_GRADES * len(rows)), replace=False).tolist())
+    graded = [
+        (name, str((grade + chance.integers(1, 5)) % 5 if number in mistaken else grade))
+        for number, (name, grade) in enumerate(rows)
+    ]
+    _write_grades(site, graded)
+
+
+_WEIGHING = {
+    "each site alone": {"method": "single_site"},
+    "FedBN": {"method": "fedbn"},
+    "FedBN, evidential": {"method": "fedbn", "method_options": {"objective": "evidential"}},
+    "FedUAA": {"method": "feduaa"},
+}
+_THETA = {
+    "task": "dr_staging",
+    "run": {**_STAGING, "score_every": 2, "quorum": 5},
+    "arms": _WEIGHING
+    | {
+        "FedBN, median": {"method": "fedbn", "combination": {"rule": "median"}},
+        "FedBN, multi-Krum": {"method": "fedbn", "combination": {"rule": "krum", "hostile": 1, "keep": 2}},
+    },
+    "tune": _TUNE,
+    "seeds": [1, 2, 3],
+    "scores": _SCORES,
+}
+_SOUND = {**_THETA, "arms": _WEIGHING}
+
+_NUMBERS = (10, 40, 160, 320)
+_STEPS = 20  # of each site in a round, whatever its number of images
+_PAYS = {
+    "task": "dr_staging",
+    "run": {
+        **_STAGING,
+        "rounds": 15,
+        "score_every": 3,
+        "learning_rate": {"factor": 0.9, "period": 1000},
+        "split": {"train": 0.6, "validation": 0.15, "test": 0.25},
+    },
+    "arms": {
+        f"{label}, {number} images": {
+            **method,
+            "images_per_site": number,
+            "epochs": round(_STEPS / -(-number // 16)),
+        }
+        for number in _NUMBERS
+        for label, method in {
+            "alone": {"method": "single_site"},
+            "FedAvg": {"method": "fedavg"},
+            "FedBN": {"method": "fedbn"},
+            "FedUAA": {"method": "feduaa"},
+        }.items()
+    },
+    "tune": _TUNE,
+    "seeds": [1, 2, 3],
+    "scores": _SCORES,
+}
+
+
+def _large_sites(root: Path, _: Path) -> Data:
+    """Draws four sites of as many images as it takes for 320 training ones."""
+    styles = {"clinic": CLINIC, "cropped": CROPPED, "pale": PALE, "handheld": HANDHELD}
+    for number, (site, style) in enumerate(styles.items()):
+        _staging_site(root / site, style, seed=number, images=540)
+    return {site: site for site in styles}
+
+
+DESIGNS = {
+    "octa": Design(_VESSELS, _octa, needs_images=True),
+    "retinopathy": Design(_RETINOPATHY, _retinopathy, needs_images=True),
+    "theta": Design(_THETA, _troubled_sites),
+    "theta-sound": Design(_SOUND, _sound_sites),
+    "pays": Design(_PAYS, _large_sites),
+}
