@@ -4,6 +4,8 @@
 
 octa: vessels in OCTA images on a small budget. DIR holds ``rossa_manual`` and ``rossa_semiautomatic``, each with
 ``images`` and ``masks``; every fourth image is taken.
+octa-at-length: the same with the third site, ``synthetic``, every other image, crops at full resolution, half the
+published widths, and as many rounds as it takes.
 retinopathy: healthy eyes against eyes with diabetic retinopathy in colour photographs. DIR is the HRF set, ``images``
 and ``labels.csv`` with ``id`` and ``class``. There is one such set only: its photographs are dealt out to two sites in
 turn, so the sites differ by chance alone.

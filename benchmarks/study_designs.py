@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,15 +87,47 @@ _RETINOPATHY = {
 }
 
 
+_AT_LENGTH = {
+    "task": "octa_segmentation",
+    "precision": "bfloat16",
+    "run": {
+        "rounds": 30,
+        "batch_size": 8,
+        "score_every": 5,
+        "learning_rate": {"shape": "cosine", "final": 0.00002, "period": 30},
+        "task_options": {"widths": [16, 32, 64, 128, 256], "dropout": 0.2, "optimizer": "adam"},
+        "method_options": {"dice": True, "refresh_batch_norm": "on_arrival"},
+        "augmentation": {"copies": 1, "originals": False, "crops": {"size": 128, "per_image": 1, "foreground": 0.5}},
+        "split": {"train": 0.6, "validation": 0.2, "test": 0.2},
+    },
+    "arms": {
+        "each site alone": {"method": "single_site"},
+        "combined, all": {"method": "centralised"},
+        "FedAvg": {"method": "fedavg"},
+        "FedBN": {"method": "fedbn"},
+    },
+    "tune": {"learning_rates": [0.0005, 0.002, 0.008]},
+    "seeds": [1],
+    "scores": ["dice_mean", "iou_mean", "sensitivity_mean", "specificity_mean", "auroc_mean"],
+}
+
+
 def _octa(root: Path, source: Path) -> Data:
     """Links every fourth image of both sites."""
-    sites = {}
-    for name in ("rossa_manual", "rossa_semiautomatic"):
-        sites[name.replace("_", "-")] = name
+    return _linked(root, source, ("rossa_manual", "rossa_semiautomatic"), every=4)
+
+
+def _octa_at_length(root: Path, source: Path) -> Data:
+    """Links every other image of all three sites."""
+    return _linked(root, source, ("rossa_manual", "rossa_semiautomatic", "synthetic"), every=2)
+
+
+def _linked(root: Path, source: Path, names: Sequence[str], *, every: int) -> Data:
+    for name in names:
         for kind in ("images", "masks"):
-            for path in sorted((source / name / kind).iterdir())[::4]:
+            for path in sorted((source / name / kind).iterdir())[::every]:
                 link_file(path, root / name / kind / path.name)
-    return sites
+    return {name.replace("_", "-"): name for name in names}
 
 
 def _retinopathy(root: Path, source: Path) -> Data:
@@ -229,6 +261,7 @@ def _large_sites(root: Path, _: Path) -> Data:
 
 DESIGNS = {
     "octa": Design(_VESSELS, _octa, needs_images=True),
+    "octa-at-length": Design(_AT_LENGTH, _octa_at_length, needs_images=True),
     "retinopathy": Design(_RETINOPATHY, _retinopathy, needs_images=True),
     "theta": Design(_THETA, _troubled_sites),
     "theta-sound": Design(_SOUND, _sound_sites),

@@ -59,7 +59,7 @@ def play(home: Path) -> None:
     permit_installed()
     cell = Cell("", parse_json((home / CONFIGURATION).read_bytes(), CellConfiguration, str(home / CONFIGURATION)), None)
     configuration = cell.configuration
-    computing = Computing(device=configuration.device)
+    computing = computing_of(configuration)
     prepare_compute(computing, threads=1)  # cells go on side by side; and the same figures come out on another day
     began = time.monotonic()
     try:
@@ -82,6 +82,11 @@ def play(home: Path) -> None:
     }
     write_file(home / RESULT, (json.dumps(result, indent=1) + "\n").encode())
     _clear(home, {FOLDERS} if configuration.keep_folders else set())
+
+
+def computing_of(configuration: CellConfiguration) -> Computing:
+    """Return how a cell's networks are computed."""
+    return Computing(device=configuration.device, precision=configuration.precision)
 
 
 def _clear(home: Path, kept: Collection[str] = ()) -> None:

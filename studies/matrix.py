@@ -19,6 +19,7 @@ from shared.exchange.reading import check_record
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.values import Record
 from shared.exchange.signing import digest_of
+from shared.learning.compute import Precision
 from shared.learning.data.splits import Folds
 from shared.learning.methods import REFERENCES, files_behind, method_names, open_method
 from shared.learning.metrics import OF_CLASS
@@ -63,6 +64,7 @@ class CellConfiguration(Record):
     weights: str
     methods: dict[str, str]
     device: Device
+    precision: Precision
     software: str
 
     def run_with(self, train_images: int | None) -> RunConfiguration:
@@ -116,7 +118,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     ood, heldout = (str(paths[key]) if key in paths else None for key in ("out_of_distribution", "heldout"))
     contents = {str(path): contents_of(path) for path in paths.values() if path.is_dir()}
     weights = (root / study.weights).resolve()
-    common = study.model_dump(include={"keep_folders", "noise", "device"})
+    common = study.model_dump(include={"keep_folders", "noise", "device", "precision"})
     common |= {"data": data, "out_of_distribution": ood, "heldout": heldout, "contents": contents}
     common |= {"weights": str(weights), "software": f"dropfed {version('dropfed')}"}
     cells: list[Cell] = []

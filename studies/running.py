@@ -24,8 +24,9 @@ from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.lock import work_lock
-from shared.learning.compute import Computing, require_computing
+from shared.learning.compute import require_computing
 from site_client.machine import memory_bytes
+from studies.cell import computing_of
 from studies.cell import main as play_cell
 from studies.data import require_readable
 from studies.matrix import Cell
@@ -80,8 +81,8 @@ def run_cells(
     with work_lock(home, "another process plays this study; wait for it, or stop it first"):
         missing = {cell.name: cell for cell in cells if result_of(home, cell) is None}
         if missing and engine == "local":  # Ray's machines may have another
-            for device in sorted({cell.configuration.device for cell in missing.values()}):
-                require_computing(Computing(device=device))
+            for computing in {computing_of(cell.configuration) for cell in missing.values()}:
+                require_computing(computing)
         require_readable(missing.values())
         for cell in missing.values():
             settings = cell.configuration.model_dump(mode="json")

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from aggregator.report.tables import Table
+from shared.learning.methods import REFERENCES
 from studies.analysis import spread
 from studies.matrix import Cell
 from studies.results import result_of
@@ -26,6 +27,8 @@ def weighing(home: Path, cells: Sequence[Cell]) -> list[Table]:
 def _table(what: str, home: Path, cells: Sequence[Cell]) -> Table:
     found: dict[str, list[Mapping[str, float]]] = {}
     for cell in cells:
+        if cell.configuration.run.method in REFERENCES:  # which weigh nothing
+            continue
         if (result := result_of(home, cell)) is not None and (means := _means(result[what])):
             found.setdefault(cell.arm, []).append(means)
     sites = sorted({site for of_arm in found.values() for means in of_arm for site in means})

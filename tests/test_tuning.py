@@ -89,6 +89,11 @@ def test_a_study_takes_the_best_rate_of_each_arm_and_tables_all(root, capsys):
     for cell in final:
         assert cell.configuration.run.learning_rate.initial == taken[cell.arm]
 
+    (weights,) = csv.DictReader((home / "tables" / "weights.csv").open())  # of a site alone there are none
+    assert weights.pop("arm") == "FedAvg" and set(weights) == set(STUDY["data"])
+    assert sum(float(weight.split(" ± ")[0]) for weight in weights.values()) == pytest.approx(1, abs=0.01)
+    assert not (home / "tables" / "thetas.csv").exists()  # which FedAvg does not know
+
     _say_instead(home, tried.cells["FedAvg"], 0.2)  # what decides is what validation images said
     assert tried.taken(home)["FedAvg"] == RATES[0]  # of equals the lowest
     _say_instead(home, tried.cells["FedAvg"], None)
