@@ -132,6 +132,8 @@ class SiteConfiguration(Record):
     ``groups``: by task, a regular expression that finds in an image's name whose it is.
     ``workers`` are processes that prepare images while others are learnt from, and change no number. A CPU does well
     without, for it spends one part in fifty of its time on that; a GPU would wait most of the time.
+    ``exchange`` is a directory in which the daemon works, and not on the server, where it has no network:
+    `dropfed-site move` goes between the two.
     ``launcher`` says who trains: the daemon itself, or torchrun's ``processes`` on each of ``nodes`` machines.
     """
 
@@ -141,6 +143,7 @@ class SiteConfiguration(Record):
     user: str
     password_file: str = "password"  # noqa: S105  (a file's name, not a password)
     ca_file: str | None = None
+    exchange: str | None = None
     aggregator_key: PublicKey
     data: dict[Name, str] = {}
     out_of_distribution: dict[Name, str] = {}
@@ -296,6 +299,26 @@ def computing_of(configuration: SiteConfiguration) -> Computing:
 
 
 def open_folder(
+    work: Path, configuration: SiteConfiguration, permit: Callable[[Direction], None] = lambda _: None
+) -> Folder:
+    """Return the folder in which the daemon works: the hospital's on the server, or the directory in its place.
+
+    Raises:
+        ActionRequiredError: see ``open_server``.
+    """
+    if configuration.exchange is not None:
+        return open_exchange(work, configuration.exchange)
+    return open_server(work, configuration, permit)
+
+
+def open_exchange(work: Path, exchange: str) -> LocalFolder:
+    """Return the directory in which the daemon works where it has no network; made if it is not there."""
+    root = work / exchange
+    root.mkdir(mode=0o700, exist_ok=True)
+    return LocalFolder(root)
+
+
+def open_server(
     work: Path, configuration: SiteConfiguration, permit: Callable[[Direction], None] = lambda _: None
 ) -> Folder:
     """Connect to the hospital's folder, and keep the limits.

@@ -79,7 +79,7 @@ class StudyConfiguration(Record):
         "cpu"
     )
     precision: Annotated[
-        Precision, Field(description="bfloat16: convolutions in 16 bits, in half the time on many CPUs and GPUs")
+        Precision, Field(description="bfloat16: convolutions in 16 bits, quicker where the processor has it")
     ] = "float32"
     run: Annotated[dict[str, Any], Field(description="what all runs have in common, as in RUN.yaml")] = {}
     rounds_as: EqualSteps | None = None

@@ -209,3 +209,17 @@ def test_every_command_of_ours_in_a_readme_exists(folder: str) -> None:
     assert found or folder == "compose"
     for line in found:
         require_command(shlex.split(line.rstrip("\\").replace("\\", "/")))
+
+
+# --- Slurm -------------------------------------------------------------------------------------------------
+
+
+def test_slurm_is_given_commands_that_are_ours() -> None:
+    crontab, job = ((DEPLOY / "slurm" / name).read_text() for name in ("move.cron", "train.sbatch"))
+    found = [shlex.split(line) for line in re.findall(r"\S*/dropfed-site .*", crontab + job)]
+    assert [words[1] for words in found] == ["move", "run"]
+    for words in found:
+        require_command(words)
+    assert subprocess.run(["sh", "-n", DEPLOY / "slurm" / "train.sbatch"], check=False).returncode == 0
+    (job_name,) = re.findall(r"--name=(\S+)", crontab)
+    assert f"#SBATCH --job-name={job_name}\n" in job

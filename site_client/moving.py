@@ -1,0 +1,274 @@
+"""Between the server and a directory of this site: what ``dropfed-site move`` does where the daemon has no network.
+
+The daemon works in the directory as in any drop folder (``exchange`` in ``site.yaml``). Here its messages go to the
+server and the aggregator's come from there, each as it is: payloads first, the manifest last. Nothing is signed here,
+so no key is needed; and the daemon believes nothing for its having been moved. The directory is afterwards what the
+server's folder is, and an auditor may read either.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+from shared.doors.numbers import whole
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, NotFoundError, Stopped
+from shared.exchange import names
+from shared.exchange.inbox import noticed
+from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, RUNS, Kind, MessageRef, is_weights, ref_at
+from shared.exchange.reading import check_record, parse_yaml
+from shared.exchange.records.messages import Manifest
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.retention import may_be_removed
+from shared.exchange.signing import digest_of, open_signed
+from shared.exchange.trust import Message, Peer
+from shared.folder.contract import Entry, Folder
+from shared.folder.durable import write_file
+from shared.folder.forbearing import ForbearingFolder
+from shared.folder.listed import HAS_TAG, ListedFolder
+from shared.folder.local import LocalFolder
+from shared.folder.lock import make_work, work_lock
+from shared.folder.retrying import RetryingFolder
+from shared.folder.stopping import cut_after
+from shared.polling import Polling
+from shared.sizes import size_text
+from shared.trouble import Trouble
+from site_client.configuration import FILE, SiteConfiguration, open_exchange, open_server
+
+logger = logging.getLogger(__name__)
+
+_ENDS: tuple[Kind, ...] = ("final", "abort")
+HOME = "move"
+"""Name of the folder in the work directory for what the mover keeps."""
+MOVED = "moved.txt"
+"""Name of the file that lists what of this site's is on the server: one path a line."""
+
+
+def move(work: Path, configuration: SiteConfiguration, stop: Event, *, once: bool) -> None:
+    """Move what is new until asked to stop; with ``once``, until nothing is.
+
+    Raises:
+        ConfigurationError: ``site.yaml`` names no directory.
+        ActionRequiredError: somebody else moves here.
+        DropfedError: with ``once``, what stands in the way.
+    """
+    if configuration.exchange is None:
+        raise ConfigurationError([f"{work / FILE}: exchange: names no directory to move to and from; name one there"])
+    make_work(home := work / HOME)
+    with work_lock(home, "another `dropfed-site move` works here; wait for it, or stop it first"):
+        retrying = RetryingFolder(
+            ForbearingFolder(open_server(work, configuration)),
+            name="the folder",
+            stop=stop,
+            give_up_after_s=60.0 if once else None,
+        )
+        server = ListedFolder(retrying, has_tag=(work / HAS_TAG).exists())
+        aggregator = Peer(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
+        mover = Mover(home, server, open_exchange(work, configuration.exchange), aggregator)
+        polling, trouble = Polling(configuration.poll_seconds), Trouble(logger, configuration.site, "goes on.")
+        with cut_after(stop, server.interrupt), suppress(Stopped):
+            while not stop.is_set():
+                try:
+                    has_moved = mover.move()
+                    trouble.ends()
+                except DropfedError as error:
+                    if once or isinstance(error, Stopped):
+                        raise
+                    trouble.begins(error)
+                    has_moved = False
+                if has_moved:
+                    polling.restart()
+                elif once:
+                    return
+                else:
+                    stop.wait(trouble.backoff_s(polling.interval_s()))
+
+
+class Mover:
+    """Moves what is new, both ways. What ends it takes nothing away: the next one goes on.
+
+    Args:
+        home: where it keeps what it has moved.
+        here: the directory.
+        aggregator: who signs what comes from the server.
+    """
+
+    def __init__(self, home: Path, server: ListedFolder, here: LocalFolder, aggregator: Peer) -> None:
+        self._list, self._server, self._here, self._aggregator = home / MOVED, server, here, aggregator
+        self._moved = set(self._list.read_text().splitlines()) if self._list.exists() else set[str]()
+        self._status: str | None = None
+
+    def move(self) -> bool:
+        """Move all that is new; return whether anything was.
+
+        Raises:
+            DropfedError: what stands in the way.
+        """
+        self._server.look_anew()
+        sent, fetched = self._send(), self._fetch()
+        for run in _runs(self._here):
+            self._forget_weights(run)
+        return sent or fetched
+
+    # --- to the server -------------------------------------------------------------------------------------
+
+    def _send(self) -> bool:
+        """Bring what the daemon has left: a key before what it signs, the heartbeat last."""
+        before = len(self._moved)
+        for path in self._records():
+            if path not in self._moved:
+                self._server.create(path, self._read(path))
+                self._note(path)
+        for ref, manifest in self._own_messages():
+            self._send_message(ref, manifest)
+        if (status := self._read_if_there(names.STATUS)) is not None and digest_of(status) != self._status:
+            self._server.overwrite(names.STATUS, status)
+            self._status = digest_of(status)
+        return len(self._moved) > before
+
+    def _records(self) -> list[str]:
+        later = [f"{names.KEYS}/{entry.name}" for entry in _entries(self._here, names.KEYS)]
+        card = [names.SITE_CARD] if self._read_if_there(names.SITE_CARD) is not None else []
+        return [*card, *filter(names.is_handover, later)]
+
+    def _own_messages(self) -> list[tuple[MessageRef, Manifest]]:
+        """Return where the daemon's messages lie, in the order in which it signed them."""
+        found = []
+        for run in _runs(self._here):
+            for ref in _places(self._here, run):
+                if ref.is_from_site and (content := self._read_if_there(ref.manifest)) is not None:
+                    body, _ = open_signed(content)
+                    found.append((ref, check_record(body, Manifest, ref.manifest)))
+        return sorted(found, key=lambda each: each[1].seq)
+
+    def _send_message(self, ref: MessageRef, manifest: Manifest) -> None:
+        """Bring a message to the server, or take back there what of it the daemon has removed."""
+        is_there = ref.manifest in self._moved
+        kept = {entry.name for entry in _entries(self._here, ref.path)}
+        for name, entry in sorted(manifest.files.items()):
+            path = f"{ref.path}/{name}"
+            if not is_there and name in kept:
+                self._server.upload(path, self._here.locate(path), sha256=entry.sha256)
+            elif is_there and name not in kept and is_weights(name) and path not in self._moved:
+                self._server.remove(path)
+                self._note(path)
+        if not is_there:
+            self._server.create(ref.manifest, self._read(ref.manifest))
+            self._note(ref.manifest)
+            logger.info("brought %s to the server", ref.path)
+
+    def _note(self, path: str) -> None:
+        self._moved.add(path)
+        write_file(self._list, "".join(f"{each}\n" for each in sorted(self._moved)).encode())
+
+    # --- from the server -----------------------------------------------------------------------------------
+
+    def _fetch(self) -> bool:
+        """Bring what the aggregator has left."""
+        found = False
+        for path in (names.README, names.FEDERATION):
+            if self._read_if_there(path) is None and (content := _read_if_there(self._server, path)) is not None:
+                self._here.create(path, content)
+                found = True
+        for message, manifest in self._new_messages():
+            self._fetch_message(message, manifest)
+            found = True
+        return found
+
+    def _new_messages(self) -> list[tuple[Message, bytes]]:
+        """Return what the aggregator has left in the runs that have not ended, in the order in which it signed it."""
+        found = []
+        for run in _runs(self._server):
+            if any(self._is_here(MessageRef(end, run)) for end in _ENDS):
+                continue
+            settled = {ref.round_no for ref in _places(self._here, run) if ref.kind == "verdict" and self._is_here(ref)}
+            for ref in _places(self._server, run, settled):
+                if not ref.is_from_site and not self._is_here(ref) and (content := noticed(self._server, ref)):
+                    found.append((self._aggregator.open_out_of_order(content, ref), content))
+        return sorted(found, key=lambda each: each[0].manifest.seq)
+
+    def _fetch_message(self, message: Message, manifest: bytes) -> None:
+        self._require_room(message)
+        for name, entry in sorted(message.manifest.files.items()):
+            path = f"{message.ref.path}/{name}"
+            target = self._here.locate(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._server.download(path, target, size=entry.size)
+            except NotFoundError:
+                if not is_weights(name):  # those the run's rule may have taken back
+                    raise
+        self._here.create(message.ref.manifest, manifest)
+        logger.info("brought %s from the server", message.ref.path)
+
+    def _require_room(self, message: Message) -> None:
+        """Never begin what cannot be ended.
+
+        Raises:
+            ActionRequiredError: there is no room.
+        """
+        size, room = sum(entry.size for entry in message.manifest.files.values()), self._here.room() or 0
+        if size > room:
+            raise ActionRequiredError(
+                f"{message.ref.path} has {size_text(size)}, and {self._here.root} has room for {size_text(room)}: free "
+                "some, or move the directory to a larger disk"
+            )
+
+    def _forget_weights(self, run: str) -> None:
+        """Remove the aggregator's weights that its rule no longer keeps on the server."""
+        content = self._read_if_there(f"{MessageRef('offer', run).path}/{names.RUN_CONFIGURATION}")
+        if content is None:
+            return
+        keep = parse_yaml(content, RunConfiguration, names.RUN_CONFIGURATION).keep
+        places = [ref for ref in _places(self._here, run) if self._is_here(ref)]
+        settled = {ref.round_no for ref in places if ref.kind == "verdict"}
+        for ref in places:
+            if ref.kind == "round" and may_be_removed(keep, ref, settled=settled, chosen=None):
+                for entry in filter(lambda each: is_weights(each.name), _entries(self._here, ref.path)):
+                    self._here.remove(f"{ref.path}/{entry.name}")
+
+    # --- either folder -------------------------------------------------------------------------------------
+
+    def _is_here(self, ref: MessageRef) -> bool:
+        return self._read_if_there(ref.manifest) is not None
+
+    def _read(self, path: str) -> bytes:
+        return self._here.read(path, max_bytes=MAX_RECORD_BYTES)
+
+    def _read_if_there(self, path: str) -> bytes | None:
+        return _read_if_there(self._here, path)
+
+
+def _runs(folder: Folder) -> list[str]:
+    return [entry.name for entry in _entries(folder, RUNS) if entry.is_folder and names.is_name(entry.name)]
+
+
+def _places(folder: Folder, run: str, but: Collection[int] = ()) -> Iterator[MessageRef]:
+    """Yield where messages of a run lie, or are about to, but for those of some rounds."""
+    rounds = f"{RUNS}/{run}/rounds"
+    of_rounds = [f"{rounds}/{entry.name}" for entry in _entries(folder, rounds) if _number(entry.name) not in but]
+    for path in (f"{RUNS}/{run}", *of_rounds):
+        of_path = [ref_at(f"{path}/{entry.name}") for entry in _entries(folder, path)]
+        yield from (ref for ref in of_path if ref is not None)
+
+
+def _number(name: str) -> int:
+    return whole(name.lstrip("0")) if re.fullmatch(r"[0-9]{4}", name) and name != "0000" else 0
+
+
+def _entries(folder: Folder, path: str) -> list[Entry]:
+    try:
+        return folder.list(path)
+    except NotFoundError:
+        return []
+
+
+def _read_if_there(folder: Folder, path: str) -> bytes | None:
+    try:
+        return folder.read(path, max_bytes=MAX_RECORD_BYTES)
+    except NotFoundError:
+        return None

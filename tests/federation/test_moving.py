@@ -1,0 +1,115 @@
+"""A site whose daemon has no network: one command moves files, another trains, and they share a directory."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shared.audit.verify import verify
+from shared.errors import ActionRequiredError, ConfigurationError, DoubtfulError
+from shared.exchange.names import AGGREGATOR, MessageRef, ref_at
+from shared.exchange.trust import Peer
+from shared.folder.listed import ListedFolder
+from shared.folder.local import LocalFolder
+from shared.folder.lock import work_lock
+from site_client.configuration import read_configuration
+from site_client.moving import HOME, Mover, move
+from site_client.stopping import stop_event
+from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
+
+NO_NETWORK = ("unshare", "--net", "--map-root-user")
+
+
+def _can_be_shut_off() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*NO_NETWORK, "true"], capture_output=True, check=False).returncode == 0
+
+
+needs_no_network = pytest.mark.skipif(not _can_be_shut_off(), reason="no process can be started without a network here")
+
+
+def work_offline(work: Path) -> None:
+    """What a batch job of a compute node does: all that there is to do, then it ends."""
+    command = [*NO_NETWORK, sys.executable, "-m", "site_client.cli", "run", "--once", "--work", str(work)]
+    with (work / "output.txt").open("ab") as output:
+        job = subprocess.run(command, stdout=output, stderr=output, timeout=WAIT_S, check=False)
+    assert job.returncode == 0, (work / "output.txt").read_text()
+
+
+def from_aggregator(folder: Path) -> set[Path]:
+    """The manifests that the aggregator has signed there."""
+    refs = {path: ref_at(path.parent.relative_to(folder).as_posix()) for path in folder.rglob("manifest.json")}
+    return {path.relative_to(folder) for path, ref in refs.items() if ref is not None and not ref.is_from_site}
+
+
+@needs_no_network
+def test_a_site_without_a_network_takes_part_to_the_end(tmp_path: Path) -> None:
+    run = run_configuration(rounds=2, keep="last 1", tolerance=None)
+    with Federation(tmp_path, run) as federation:
+        work = federation.site("north")
+        server, here = federation.folder("north"), work / "exchange"
+        federation.change(work / "site.yaml", exchange="exchange")
+        work_offline(work)  # its card
+        mover = federation.start("site_client.cli", "move", work=work)
+        federation.start_site("south")
+        federation.start_aggregator()
+        worked_on: set[Path] = set()
+        while not federation.has_final("north"):
+            federation.wait_until(lambda known=worked_on: from_aggregator(here) > known, "something new to work on")
+            worked_on = from_aggregator(here)
+            work_offline(work)
+            if MessageRef("update", RUN, 1).manifest in {str(path.relative_to(here)) for path in here.rglob("*.json")}:
+                mover.kill()  # whatever it was at, another goes on
+                mover.wait()
+                mover = federation.start("site_client.cli", "move", work=work)
+        federation.wait_for_finals()
+        federation.stop_all()
+
+        assert not verify(LocalFolder(server)).findings
+        assert not verify(LocalFolder(here)).findings
+        weights = {path.relative_to(server) for path in server.rglob("*.safetensors")}
+        assert {path.relative_to(here) for path in here.rglob("*.safetensors")} == weights
+        assert not list(server.rglob("rounds/0001/*/*.safetensors"))  # as its rule says
+
+        anew, aggregator = tmp_path / "anew", peer_of(work)
+        move = mover_of(anew, server, aggregator)
+        assert move() and from_aggregator(anew / "here") == from_aggregator(server)
+        assert not move()
+        assert not list((anew / "here").rglob("consent.json"))  # which is the site's own to send
+
+        manifest = server / MessageRef("verdict", RUN, 1).manifest
+        manifest.write_bytes(manifest.read_bytes().replace(b'"seq":3', b'"seq":4'))
+        with pytest.raises(DoubtfulError, match="rounds/0001/verdict"):
+            mover_of(tmp_path / "forged", server, aggregator)()
+        assert from_aggregator(tmp_path / "forged" / "here") == set()
+
+
+def peer_of(work: Path) -> Peer:
+    configuration = read_configuration(work)
+    return Peer(configuration.federation, configuration.site, AGGREGATOR, configuration.aggregator_key)
+
+
+def mover_of(root: Path, server: Path, aggregator: Peer) -> Callable[[], bool]:
+    here = root / "here"
+    here.mkdir(parents=True)
+    return Mover(root, ListedFolder(LocalFolder(server)), LocalFolder(here), aggregator).move
+
+
+def test_what_stands_in_the_way_of_moving_is_told(tmp_path: Path) -> None:
+    with Federation(tmp_path, run_configuration()) as federation:
+        work = federation.site("north")
+        with pytest.raises(ConfigurationError, match="exchange: names no directory to move to and from"):
+            move(work, read_configuration(work), stop_event(None), once=True)
+        federation.change(work / "site.yaml", exchange="exchange")
+        move(work, read_configuration(work), stop_event(None), once=True)  # there is nothing yet, on either side
+        with (
+            work_lock(work / HOME, "another"),
+            pytest.raises(ActionRequiredError, match="another `dropfed-site move` works here"),
+        ):
+            move(work, read_configuration(work), stop_event(None), once=True)
