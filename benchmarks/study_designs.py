@@ -89,7 +89,6 @@ _RETINOPATHY = {
 
 _AT_LENGTH = {
     "task": "octa_segmentation",
-    "precision": "bfloat16",
     "run": {
         "rounds": 30,
         "batch_size": 8,
