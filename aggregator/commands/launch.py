@@ -1,7 +1,11 @@
 """Start the run that RUN_YAML describes, or go on with it; ends with the run, and says what it came to.
 
-Exits with 0 if the model improved, with 1 if the run was aborted, and with 3 if it ended in any other way.
-Ctrl-C or TERM ends it cleanly before that, with 0: the same command goes on.
+Of several runs each begins when the one before it has ended, whatever that came to; one that cannot begin holds up
+none.
+
+Exits with 0 if the model improved, with 1 if the run was aborted, with 2 if it cannot begin, and with 3 if it ended in
+any other way; with several, with the greatest of these. Ctrl-C or TERM ends it cleanly before that, with 0: the same
+command goes on.
 """
 
 from __future__ import annotations
@@ -15,36 +19,73 @@ import click
 
 from aggregator.commands import WORK
 from aggregator.configuration import MADE_BY
-from aggregator.daemon import Daemon
 from aggregator.launch import prepare_daemon
+from aggregator.preparation import read_run
 from aggregator.store import if_another_launch
 from shared.commands import FILE_HERE, say
+from shared.errors import ConfigurationError, DropfedError
 from shared.folder.lock import require_private, work_lock
+from shared.learning.outcome import Outcome
 from shared.stopping import set_by_signals
 
-NOT_IMPROVED = 3
+ABORTED, CANNOT_BEGIN, NOT_IMPROVED = 1, 2, 3
 
 
 @click.command(help=__doc__)
-@click.argument("run_yaml", type=FILE_HERE)
+@click.argument("run_yaml", type=FILE_HERE, nargs=-1, required=True)
 @WORK
-@click.option("--accept-any", is_flag=True, help="Exit with 0 however the run has ended; for scripts.")
-def command(run_yaml: Path, work: Path, accept_any: bool) -> None:
-    stop = threading.Event()
+@click.option("--accept-any", is_flag=True, help="Exit with 0 however the runs have ended; for scripts.")
+def command(run_yaml: tuple[Path, ...], work: Path, accept_any: bool) -> None:
     with work_lock(work, if_another_launch(work), MADE_BY):
         require_private(work)
         os.umask(0o077)
-        daemon = prepare_daemon(work, run_yaml, stop)
-        set_by_signals(stop)
-        _run(daemon, work, accept_any=accept_any)
+        _require_each_once(run_yaml)
+        codes = [0]
+        for path in run_yaml:
+            try:
+                outcome = _run(work, path)
+            except DropfedError as error:
+                if len(run_yaml) == 1:
+                    raise
+                say(str(error), err=True)
+                codes.append(CANNOT_BEGIN if isinstance(error, ConfigurationError) else ABORTED)
+                continue
+            if outcome is None:
+                say(f"interrupted; go on with the same command (work directory {work})")
+                return
+            if outcome.name != "improved" and not accept_any:
+                codes.append(ABORTED if outcome.name == "aborted" else NOT_IMPROVED)
+        sys.exit(max(codes))
 
 
-def _run(daemon: Daemon, work: Path, *, accept_any: bool) -> None:
+def _require_each_once(paths: tuple[Path, ...]) -> None:
+    """Demand that each file is a run, and another than the others, before the first begins.
+
+    Raises:
+        ConfigurationError: every problem of every file.
+    """
+    problems: list[str] = []
+    files: dict[str, Path] = {}
+    for path in paths:
+        try:
+            run = read_run(path).run
+        except ConfigurationError as error:
+            problems += error.problems
+            continue
+        if run in files:
+            problems.append(f"{path}: run: {run} is that of {files[run]} too; name each run once")
+        files[run] = path
+    if problems and len(paths) > 1:  # of one file alone `prepare` tells more
+        raise ConfigurationError(problems)
+
+
+def _run(work: Path, run_yaml: Path) -> Outcome | None:
+    """Play a run to its end, and say what it came to; return None where it was interrupted."""
+    stop = threading.Event()
+    daemon = prepare_daemon(work, run_yaml, stop)
+    set_by_signals(stop)
     daemon.run()
     outcome, model = daemon.outcome, daemon.final_model
-    if outcome is None:
-        say(f"interrupted; go on with the same command (work directory {work})")
-        return
-    say(f"{outcome.text}; the chosen model is {model}" if model else outcome.text, err=model is None)
-    if outcome.name != "improved" and not accept_any:
-        sys.exit(1 if outcome.name == "aborted" else NOT_IMPROVED)
+    if outcome is not None:
+        say(f"{outcome.text}; the chosen model is {model}" if model else outcome.text, err=model is None)
+    return outcome

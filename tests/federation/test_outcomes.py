@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from aggregator.cli import main
+from aggregator.commands.launch import NOT_IMPROVED
 from aggregator.dashboard.state import page_state
 from shared.exchange.reading import dump_yaml
 from shared.folder.durable import write_file
@@ -97,6 +98,25 @@ def test_a_run_whose_model_improved_ends_with_0(federation: Federation) -> None:
     for row in table[1:]:
         before, after = (float(cell) for cell in row.split("|")[2:4])
         assert 0 <= before < after <= 1
+
+
+def test_of_several_runs_each_follows_the_one_before_whatever_that_came_to(federation: Federation) -> None:
+    runs = {"first": RESTS, "unknown-site": RESTS | {"sites": ["north", "west"]}, "second": LEARNS}
+    files = [federation.root / f"{name}.yaml" for name in runs]
+    for file, (name, settings) in zip(files, runs.items(), strict=True):
+        write_file(file, dump_yaml(run_configuration(**settings | {"run": name})))
+    launch = ["launch", *map(str, files)]
+    launched = federation.start("aggregator.cli", *launch, work=federation.aggregator)
+    assert launched.wait(WAIT_S) == NOT_IMPROVED  # the greatest of 3, 2 and 0
+    said = (federation.aggregator / "output.txt").read_text().splitlines()
+    ends = ["/runs/first/final/model.safetensors", "sites: west is not in ", "/runs/second/final/model.safetensors"]
+    places = [next(place for place, line in enumerate(said) if end in line) for end in ends]
+    assert places == sorted(places)
+    assert said[places[0]].startswith("no better than ") and said[places[2]].startswith("improved: ")
+
+    twice = CliRunner().invoke(main, ["launch", str(files[2]), str(files[2]), "--work", str(federation.aggregator)])
+    assert twice.exit_code == 2
+    assert "run: second is that of " in twice.output and "name each run once" in twice.output
 
 
 def test_a_run_whose_model_is_no_better_ends_with_3(federation: Federation) -> None:
