@@ -278,16 +278,27 @@ def _settled(
             of_block = reason if key == "method_options" else ""
             made += [entry[0], *_settled(entry[1:], said[key], wanted[key], of_block, f"{indent}  ")]
         elif key in wanted and isinstance(wanted[key], Mapping):  # in the place of a word
-            made += [f"{indent}{line}" for line in dump_values({key: wanted[key]}).decode().splitlines()]
+            made += _block(key, wanted[key], indent)
         elif key in wanted:
             explained = [] if isinstance(said[key], Mapping) else entry[1:]
             made += [_with_value(entry[0], wanted[key]), *explained]
     end = next(number for number in range(len(made), 0, -1) if made[number - 1])  # before the blank line of a block
     return [
         *made[:end],
-        *(f"{f'{indent}{key}: {_yaml(wanted[key])}':28} {reason}".rstrip() for key in wanted if key not in said),
+        *(line for key in wanted if key not in said for line in _added(key, wanted[key], reason, indent)),
         *made[end:],
     ]
+
+
+def _added(key: str, value: Any, reason: str, indent: str) -> list[str]:
+    """Return the lines of what the template does not have; of a block's, with the reason for it."""
+    if isinstance(value, Mapping):
+        return _block(key, value, indent)
+    return [f"{f'{indent}{key}: {_yaml(value)}':28} {reason}".rstrip()]
+
+
+def _block(key: str, value: Mapping[str, Any], indent: str) -> list[str]:
+    return [f"{indent}{line}" for line in dump_values({key: value}).decode().splitlines()]
 
 
 def _entries(lines: Iterable[str], indent: str) -> list[tuple[str, list[str]]]:

@@ -14,6 +14,7 @@ from shared.exchange.records.run import Falling, Line, RunConfiguration
 from shared.exchange.records.wire import PLAIN, Wire
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitPlan
+from shared.learning.measures import task_of
 from shared.learning.methods import method_names, open_method
 from shared.learning.new_runs import as_of_now
 from shared.learning.objectives import CrossEntropy, Ensemble, Evidential
@@ -105,6 +106,19 @@ def test_a_run_is_complete(name: str) -> None:
     assert check_record(run.split, SplitPlan, "split") == SplitPlan()
     assert run.wire == PLAIN
     assert run.wire.model_fields_set == set(Wire.model_fields)
+
+
+@pytest.mark.parametrize("preset", preset_names("segmentation"))
+def test_a_preset_for_structures_of_the_fundus_is_a_run(preset: str) -> None:
+    run = parse_yaml(
+        filled_in(Answers("run", "segmentation", "mean", ["north", "south"], 5, preset)).encode(),
+        RunConfiguration,
+        preset,
+    )
+    labels = task_of(run).options(run.task_options).class_names
+    assert labels == tuple(settings("segmentation", preset)["task_options"]["labels"])
+    assert "cup_to_disc_error" not in run.scores or labels == ("background", "disc", "cup")
+    assert filled_in(Answers("run", "segmentation", "mean", ["north"], 5, preset)).count("mean.py says what it is") == 0
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -55,7 +55,10 @@ class _Method(click.ParamType[str]):
 @click.option("--task", help="What is learnt.")
 @click.option("--method", help="How it is learnt together; docs/methods.md lists the methods.")
 @click.option(
-    "--preset", metavar="PAPER", help="Settings as a paper published them: lo2021, feduaa, dataweightedfed, fedee."
+    "--preset",
+    metavar="NAME",
+    help="Settings as a paper published them (lo2021, feduaa, dataweightedfed, fedee), or for structures of the fundus "
+    "(fundus_vessels, fundus_lesions, disc_and_cup).",
 )
 @click.option("--start", metavar="RUN", help="Begin with the model of an earlier run, or of an export in WORK/weights.")
 @click.option("--rounds", type=int, help="Rounds of training.")

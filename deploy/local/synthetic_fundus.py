@@ -161,6 +161,7 @@ _COUNTS = {  # fewest and most at each severity, 0 to 4; neighbours overlap, so 
 
 _DISC = np.array([-4.5, -0.35])  # mm from the fovea; x towards the temple, y downwards
 _DISC_MM = 0.9  # radius
+_CUP = np.array([0.12, 0.0])  # mm from the middle of the disc
 _WORLD_MM = 26.0  # side of the square around the fovea that carries pigment: more than any field shows
 _STEP_MM = 0.08
 
@@ -283,10 +284,49 @@ def draw_fundus(grade: int, style: FundusStyle, size: int, seed: int) -> NDArray
         style = _spoil(_rng(seed, "spoil"), style)
     eye = _grow_eye(_rng(seed, "eye"))
     lesions = _lesions(seed, severity)
-    target = style.centring * _DISC @ eye.turn + taking.normal(0.0, 0.03 * style.field_mm, size=2)
-    view = _View(size, style.aperture * size / style.field_mm, target, eye.turn)
+    view = _view_of(eye, style, size, taking)
     scene = _paint(eye, lesions, view)
     return _photograph(scene, style, view, taking, noise=_rng(seed, "noise", style.name, size))
+
+
+def draw_disc_and_cup(style: FundusStyle, size: int, seed: int) -> NDArray[np.uint8]:
+    """Return where a photograph by the same arguments shows the optic disc and its cup, whatever its grade.
+
+    Returns:
+        (size, size) uint8: 1 the disc around its cup, 2 the cup, 0 all else.
+
+    Raises:
+        ValueError: the size is outside its range.
+    """
+    _check_size(size)
+    eye = _grow_eye(_rng(seed, "eye"))
+    view = _view_of(eye, style, size, _rng(seed, "taking", style.name))
+    disc, cup = view.distance(_DISC) < _DISC_MM, view.distance(_DISC + _CUP) < eye.cup * _DISC_MM
+    return np.asarray(disc, np.uint8) + np.asarray(disc & cup, np.uint8)
+
+
+def _view_of(eye: _Eye, style: FundusStyle, size: int, taking: np.random.Generator) -> _View:
+    target = style.centring * _DISC @ eye.turn + taking.normal(0.0, 0.03 * style.field_mm, size=2)
+    return _View(size, style.aperture * size / style.field_mm, target, eye.turn)
+
+
+def write_disc_and_cup_site(root: Path, *, style: FundusStyle, images: int, size: int, seed: int) -> None:
+    """Writes ``images`` and ``masks``, a PNG each of every photograph: a data folder as a site has one.
+
+    Args:
+        root: made if it is not there; files of the same names are replaced.
+        style: the site's camera; its photographs are centred between fovea and disc, so that all of the disc is seen.
+        images: how many; grades 0 to 4 follow each other.
+        size: side of each picture in pixels, 32 to 512.
+        seed: decides every pixel.
+    """
+    style = replace(style, centring=0.5)
+    for kind in ("images", "masks"):
+        (root / kind).mkdir(parents=True, exist_ok=True)
+    for number in range(images):
+        name, own = f"{style.name}-{number + 1:03d}.png", seed_for(seed, style.name, "disc", number)
+        Image.fromarray(draw_fundus(number % 5, style, size, own)).save(root / "images" / name)
+        Image.fromarray(draw_disc_and_cup(style, size, own)).save(root / "masks" / name)
 
 
 def write_graded_site(
@@ -640,7 +680,7 @@ def _paint(eye: _Eye, lesions: _Lesions, view: _View) -> Canvas:
     disc = view.distance(_DISC)
     scene = _mix(scene, 0.35 * _disk(disc, 1.3 * _DISC_MM, 0.2), (0.90, 0.60, 0.33))  # thinner pigment around it
     scene = _mix(scene, 0.92 * _disk(disc, _DISC_MM, 0.05), (1.0, 0.72, 0.42))
-    cup = view.distance(_DISC + np.array([0.12, 0.0]))
+    cup = view.distance(_DISC + _CUP)
     scene = _mix(scene, 0.8 * _disk(cup, eye.cup * _DISC_MM, 0.09), (1.0, 0.87, 0.62))
 
     scene = _mix(scene, 0.85 * _soft(view, view.coverage(lesions.wool), 0.09), (0.97, 0.80, 0.58))

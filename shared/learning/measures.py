@@ -16,7 +16,7 @@ from torch import Tensor
 from shared.errors import ConfigurationError
 from shared.exchange.records.run import Range, RunConfiguration
 from shared.exchange.tables import is_declared
-from shared.learning import plugins
+from shared.learning import plugins, shapes
 from shared.learning.metrics import Score
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.tasks import task_named
@@ -35,10 +35,21 @@ class Measure:
             [0, K), returns the score, or None where there is none. The rows are a set's images; of a segmentation the
             pixels of one image, and the mean over images is told.
         range: in which it lies.
+        is_of_shapes: whether it asks for an image as it is: (H, W, K) probabilities and (H, W) classes. Then the run's
+            task must label pixels.
     """
 
     compute: Compute
     range: Range
+    is_of_shapes: bool = False
+
+
+OF_SHAPES: Mapping[str, Measure] = {
+    "hausdorff_95": Measure(shapes.hausdorff_95, Range(lowest=0), is_of_shapes=True),
+    "nested_dice": Measure(shapes.nested_dice, Range(lowest=0, highest=1), is_of_shapes=True),
+    "cup_to_disc_error": Measure(shapes.cup_to_disc_error, Range(lowest=0, highest=1), is_of_shapes=True),
+}
+"""Those that need no wheel."""
 
 
 def task_of(run: RunConfiguration) -> Task:
@@ -51,6 +62,8 @@ def task_of(run: RunConfiguration) -> Task:
     if run.trainer is not None:  # what it names is what the sites' program tells
         return task
     others = {name: _measure(name, told) for name, told in run.scores.items() if name not in task.scores}
+    if of_masks := sorted(name for name, measure in others.items() if measure.is_of_shapes and not task.labels_pixels):
+        raise ConfigurationError([f"scores: {', '.join(of_masks)}: of masks, which {task.name} has not; leave it out"])
     return cast(Task, _MeasuredTask(task, others)) if others else task
 
 
@@ -63,10 +76,10 @@ def _measure(name: str, told: Range) -> Measure:
     Raises:
         ConfigurationError: there is none, or it is something else.
     """
-    found = plugins.load("scores", name)
+    found = OF_SHAPES.get(name) or plugins.load("scores", name)
     if found is None:
-        known = ", ".join(sorted(plugins.provided("scores"))) or "none"
-        raise ConfigurationError([f"scores: no installed wheel provides {name}; those that are installed: {known}"])
+        known = ", ".join(sorted([*OF_SHAPES, *plugins.provided("scores")]))
+        raise ConfigurationError([f"scores: there is no {name}, here or in an installed wheel; there are: {known}"])
     if not isinstance(found, Measure):
         raise ConfigurationError([f"scores: what its wheel provides as {name} is no dropfed.Measure; correct it"])
     if is_declared(name):
@@ -111,7 +124,11 @@ class _MeasuredScoring:
             for each, target in zip(by_target(logits, targets), targets, strict=True)
             for counts in [target != IGNORED]
         ]
-        seen = {name: [_value(measure, *of_image) for of_image in images] for name, measure in self._measures.items()}
+        shown = [_in_shape(image, target != IGNORED) for image, target in zip(images, targets, strict=True)]
+        seen = {
+            name: [_value(measure, *image) for image in (shown if measure.is_of_shapes else images)]
+            for name, measure in self._measures.items()
+        }
         return self._own.look(logits, targets), seen if self._is_of_pixels else _together(images)
 
     def _answered(self, logits: Tensor, targets: Tensor) -> _Answered:
@@ -136,6 +153,18 @@ class _MeasuredScoring:
 
     def _of_all(self, answered: _Answered) -> dict[str, Score]:
         return {name: Score(_value(measure, *answered), len(answered[1])) for name, measure in self._measures.items()}
+
+
+def _in_shape(image: _Answered, counts: Tensor) -> _Answered:
+    """Return what was answered of an image's pixels where they lie: (H, W, K) and (H, W).
+
+    Args:
+        counts: (H', W') which pixels of a batch's square are the image's; they fill its upper left.
+    """
+    if counts.ndim < 2:
+        return image
+    height, width = int(counts.any(dim=1).sum()), int(counts.any(dim=0).sum())
+    return image[0].reshape(height, width, -1), image[1].reshape(height, width)
 
 
 def _together(answered: Sequence[_Answered]) -> _Answered:

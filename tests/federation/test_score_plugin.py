@@ -101,7 +101,7 @@ def test_a_site_agrees_to_it_only_if_its_people_allow_the_wheel(wheel: Plugin) -
     [
         ({"brier": {}}, False, "score: brier is of the plug-in dropfed-brier, which is not allowed here"),
         ({"brier": {"lowest": 0.5}}, True, "scores: brier lies elsewhere, as its wheel says; write `brier: {}`"),
-        ({"nowhere": {}}, True, "scores: no installed wheel provides nowhere; those that are installed: auroc, brier"),
+        ({"nowhere": {}}, True, "scores: there is no nowhere, here or in an installed wheel; there are: auroc, brier"),
         ({"no_measure": {}}, True, r"scores: what its wheel provides as no_measure is no dropfed\.Measure"),
         ({"auroc": {}}, True, "scores: auroc is a score of dropfed's own"),
     ],
