@@ -150,7 +150,12 @@ FIGURES = (
     ),
     Figure("study-octa", f"benchmarks.studies octa {OCTA}", _STUDY),
     Figure("study-retinopathy", f"benchmarks.studies retinopathy {HRF}", _STUDY),
-    *(Figure(f"study-{name}", f"benchmarks.studies {name}", _STUDY) for name in ("theta", "theta-sound", "pays")),
+    Figure("study-octa-at-length", f"benchmarks.studies octa-at-length {OCTA}", _STUDY),
+    Figure("study-fundus-at-length", f"benchmarks.studies fundus-at-length {FUNDUS}", _STUDY),
+    *(
+        Figure(f"study-{name}", f"benchmarks.studies {name}", _STUDY)
+        for name in ("feduaa-1", "feduaa-2", "theta", "theta-sound", "pays")
+    ),
 )
 
 

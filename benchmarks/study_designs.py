@@ -12,6 +12,7 @@ import numpy as np
 from deploy.local import synthetic_fundus
 from deploy.local.synthetic_fundus import CLINIC, CROPPED, HANDHELD, PALE, FundusStyle
 from shared.folder.durable import link_file
+from shared.learning.data.splits import SPLIT_FILE
 
 Data = Mapping[str, str]
 """Each site's folder, relative to the study's file."""
@@ -109,6 +110,33 @@ _AT_LENGTH = {
     "seeds": [1],
     "scores": ["dice_mean", "iou_mean", "sensitivity_mean", "specificity_mean", "auroc_mean"],
 }
+
+
+_FUNDUS_AT_LENGTH = {
+    **_AT_LENGTH,
+    "task": "segmentation",
+    "run": {
+        **_AT_LENGTH["run"],  # type: ignore[dict-item]
+        "task_options": {
+            "labels": ["background", "vessel"],
+            "image_size": 512,
+            "widths": [16, 32, 64, 128, 256],
+            "dropout": 0.2,
+            "optimizer": "adam",
+        },
+        "augmentation": {"copies": 1, "originals": False, "crops": {"size": 128, "per_image": 4, "foreground": 0.5}},
+    },
+}
+
+
+def _fundus(root: Path, source: Path) -> Data:
+    """Links all images; of chase_db1 both eyes of a child are in one set, two of fourteen children in each of two."""
+    sites = _linked(root, source, ("chase_db1", "hrf", "fives"), every=1)
+    rows = list(csv.DictReader((source / "chase_db1" / "labels.csv").open(encoding="utf-8")))
+    sets = dict(zip(sorted({row["child"] for row in rows}), ["test", "validation", *["train"] * 5] * 2, strict=False))
+    lines = [f"{row['id']},{sets[row['child']]}" for row in rows]
+    (root / "chase_db1" / SPLIT_FILE).write_text("\n".join(["id,split", *lines]) + "\n")
+    return sites
 
 
 def _octa(root: Path, source: Path) -> Data:
@@ -258,11 +286,71 @@ def _large_sites(root: Path, _: Path) -> Data:
     return {site: site for site in styles}
 
 
+_OF_GRADES = {
+    "task": "dr_staging",
+    "run": {
+        **_STAGING,
+        "score_every": 3,
+        "task_options": {**_STAGING["task_options"], "optimizer": "sgd"},  # type: ignore[dict-item]
+        "split": {"train": 0.6, "validation": 0.2, "test": 0.2},
+    },
+    "tune": {"learning_rates": [0.01, 0.03, 0.1]},
+    "seeds": [1, 2, 3],
+    "scores": _SCORES,
+}
+_PER_SITE = 500  # training images, about, of which a site counts as one where sizes weigh
+_FEDUAA_1 = {
+    **_OF_GRADES,
+    "arms": {
+        "single site": {"method": "single_site"},
+        "FedAvg": {"method": "fedavg"},
+        "FedRep": {"method": "fedrep", "method_options": {"head_epochs": 1}},
+        "FedBN": {"method": "fedbn"},
+        "FedProx": {"method": "fedprox", "method_options": {"mu": 0.01}},
+        "FedDyn": {"method": "feddyn", "method_options": {"alpha": 0.01, "mean_images": _PER_SITE}},
+        "SCAFFOLD": {"method": "scaffold", "method_options": {"mean_images": _PER_SITE}},
+        "FedDC": {"method": "feddc", "method_options": {"alpha": 0.01, "mean_images": _PER_SITE}},
+        "MOON": {"method": "moon", "method_options": {"mu": 1.0}},
+        "MDT": {"method": "mdt"},
+        "FedUAA": {"method": "feduaa"},
+    },
+}
+_FEDUAA_2 = {
+    **_OF_GRADES,
+    "arms": {
+        "single site": {"method": "single_site"},
+        "FedBN": {"method": "fedbn"},
+        "FedBN, EU": {"method": "fedbn", "method_options": {"objective": "evidential", "tempered": False}},
+        "FedBN, TWEU": {"method": "fedbn", "method_options": {"objective": "evidential"}},
+        "FedBN, EU, UAW": {"method": "feduaa", "method_options": {"tempered": False}},
+        "FedUAA": {"method": "feduaa"},
+    },
+}
+
+
+def _as_many_as_in_the_paper(root: Path, _: Path) -> Data:
+    """Draws five sites with the grades of the paper's and, in all, a thirteenth of the photographs."""
+    for number, (site, style, images, grades) in enumerate(
+        [
+            ("aptos", CLINIC, 282, 5),
+            ("ddr", CROPPED, 1052, 6),
+            ("drr", PALE, 2702, 5),
+            ("messidor", HANDHELD, 92, 4),
+            ("idrid", CLINIC, 40, 5),
+        ]
+    ):
+        _staging_site(root / site, style, seed=number, images=images, grades=grades)
+    return {site.name: site.name for site in sorted(root.iterdir())}
+
+
 DESIGNS = {
     "octa": Design(_VESSELS, _octa, needs_images=True),
     "octa-at-length": Design(_AT_LENGTH, _octa_at_length, needs_images=True),
+    "fundus-at-length": Design(_FUNDUS_AT_LENGTH, _fundus, needs_images=True),
     "retinopathy": Design(_RETINOPATHY, _retinopathy, needs_images=True),
     "theta": Design(_THETA, _troubled_sites),
     "theta-sound": Design(_SOUND, _sound_sites),
     "pays": Design(_PAYS, _large_sites),
+    "feduaa-1": Design(_FEDUAA_1, _as_many_as_in_the_paper),
+    "feduaa-2": Design(_FEDUAA_2, _as_many_as_in_the_paper),
 }
