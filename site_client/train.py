@@ -22,6 +22,7 @@ from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Groups, Sharing, TensorList
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
+from shared.learning.apart import AnswerT, Progress, Question
 from shared.learning.compute import Computing, prepare_compute
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan, unit_of
@@ -47,7 +48,7 @@ from shared.learning.tasks.terms import Options
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
 from shared.service import alive
 from site_client import store
-from site_client.apart import AnswerT, Progress, Question, answered
+from site_client.apart import answered
 from site_client.configuration import FILE, Policy, SiteConfiguration, computing_of
 from site_client.disclosure import Counts, ScoreTable, reliability, told_images
 from site_client.policy import excesses
