@@ -103,6 +103,7 @@ class Daemon:
             self._run_to_the_end()
 
     def _run_to_the_end(self) -> None:
+        self._store.note_trouble("")
         for site in self._sites.values():
             site.start()
         try:
@@ -246,14 +247,15 @@ class Daemon:
             return False
         except PluginError as error:
             self._put_off_for(action, error)
+            self._store.note_trouble(str(error))
         except DropfedError:
             raise
         except Exception as error:
             self._put_off_for(action, UnexpectedError(error))
         else:
             self._put_off.pop(action, None)
-            if not self._put_off:
-                self._trouble.ends()
+            if not self._put_off and self._trouble.ends():
+                self._store.note_trouble("")
         return True
 
     def _put_off_for(self, action: rounds.Action, error: DropfedError) -> None:

@@ -27,14 +27,14 @@ from shared.exchange import names
 from shared.exchange.names import MessageRef, Name
 from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
-from shared.exchange.records.values import Record
+from shared.exchange.records.values import Record, sentence
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.trust import Message
 from shared.exchange.weights import LARGEST, check_tensors, entry_of, write_zeros
 from shared.folder.durable import put_in_place
 from shared.learning.aggregation import Aggregation, Answer, leave
-from shared.learning.answers import passes
+from shared.learning.answers import decide, passes
 from shared.learning.apart import AnswerT, Progress, Question, answered, names_of
 from shared.learning.methods.contract import MODEL
 from shared.learning.round_engine import RoundEngine, given_weights
@@ -127,7 +127,7 @@ def begin_work(prepared: Prepared, store: RunStore, stop: threading.Event) -> Mo
         apart = Apart(prepared.work, prepared.configuration, begun, store, stop)
         if begun.is_new:
             apart.begin()
-        return apart
+        return UntilStopped(apart, begun, store)
     aggregation = Aggregation(store, learning.method, learning.groups())
     if begun.is_new:
         aggregation.begin(learning.model)
@@ -216,7 +216,7 @@ class Apart:
         """See ``ModelWork``."""
         given = given_weights(verdicts)
         if not given:
-            leave(self._store, self._run.sites, self._beside, round_no)
+            self.leave(round_no)
             return {}
         with self._making(round_no) as made:
             question = Combine(
@@ -228,9 +228,13 @@ class Apart:
             )
             overflow = self._ask(question)
             if overflow:
-                leave(self._store, self._run.sites, self._beside, round_no)
+                self.leave(round_no)
                 raise OverflowError(overflow)
             return self._take_aggregate(made, round_no, question)
+
+    def leave(self, round_no: int) -> None:
+        """Have a round end as it began."""
+        leave(self._store, self._run.sites, self._beside, round_no)
 
     def _ask(self, question: Question[AnswerT]) -> AnswerT:
         """Return an answer.
@@ -322,6 +326,70 @@ class Apart:
             may_count = checked is not None and passes(checked, self._run, question.round_no, question.limit)
             if not is_of_site or said != (each.score, each.theta, each.epsilon) or (each.weight and not may_count):
                 raise PluginError(f"{self._named(question)}: came to another verdict on {site} than its check allows")
+
+
+class UntilStopped:
+    """The work of a run with plug-ins. Once the PI has asked to stop the run, what a plug-in cannot do holds it up no
+    more: no answer counts with which that would have been done.
+    """
+
+    def __init__(self, apart: Apart, begun: Begun, store: RunStore) -> None:
+        self._apart = apart
+        self._run = begun.run
+        self._store = store
+
+    def check(self, message: Message, site: str, home: Path, images: int) -> Scored:
+        """See ``ModelWork``."""
+        try:
+            return self._apart.check(message, site, home, images)
+        except PluginError as error:
+            return self._not_counted(error)
+
+    def limit(self, aggregate: Path, tolerance: BelowLast) -> float:
+        """See ``ModelWork``."""
+        try:
+            return self._apart.limit(aggregate, tolerance)
+        except PluginError as error:
+            self._raise_unless_stopped(error)
+            return 1.0  # which no score exceeds
+
+    def verdicts(
+        self,
+        round_no: int,
+        checked: Mapping[str, Scored | None],
+        *,
+        limit: float | None,
+        answer: Callable[[str], Answer],
+        withdrawn: Collection[str],
+    ) -> dict[str, Verdict]:
+        """See ``ModelWork``."""
+        try:
+            return self._apart.verdicts(round_no, checked, limit=limit, answer=answer, withdrawn=withdrawn)
+        except PluginError as error:
+            none = self._not_counted(error)
+            scored = {site: none if each and not each.reason else each for site, each in checked.items()}
+            return decide(
+                self._run, round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn, aggregation=None
+            )
+
+    def combine(
+        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+    ) -> dict[Path, FileEntry]:
+        """See ``ModelWork``."""
+        try:
+            return self._apart.combine(round_no, verdicts, answer)
+        except PluginError as error:
+            self._raise_unless_stopped(error)
+            self._apart.leave(round_no)
+            raise OverflowError(str(error)) from error
+
+    def _not_counted(self, error: PluginError) -> Scored:
+        self._raise_unless_stopped(error)
+        return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
+
+    def _raise_unless_stopped(self, error: PluginError) -> None:
+        if not self._store.stop_requested:
+            raise error
 
 
 # --- apart: what a child does ------------------------------------------------------------------------------------

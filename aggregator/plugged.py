@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from aggregator.configuration import FILE
+from aggregator.model_card import Form
 from aggregator.model_work import Check, Combine, Decide, First, LimitBelow
 from aggregator.preparation import Begin
 from shared.errors import ActionRequiredError, DropfedError
@@ -18,7 +19,7 @@ from shared.learning.plugged import work
 from shared.trouble import UnexpectedError
 
 KINDS: dict[str, type[Question[Any]]] = {
-    kind.__name__: kind for kind in (Begin, Check, Combine, Decide, First, LimitBelow)
+    kind.__name__: kind for kind in (Begin, Check, Combine, Decide, First, Form, LimitBelow)
 }
 
 

@@ -209,7 +209,7 @@ class Trainer:
         """Return the groups of tensors that stay here beside the network's."""
         groups = dict(self.method.groups(network, self.sharing).at_site)
         if self.method.options.keep_optimizer:
-            groups[OPTIMIZER] = remembered(self._optimizer(network), network)
+            groups[OPTIMIZER] = remembered(self._optimizer(network), network, self.sharing.frozen)
         return groups
 
     def _all_kept(self, network: nn.Module) -> TensorList:
@@ -296,7 +296,7 @@ class Trainer:
         if phases:
             self.method.finish(local)
             if OPTIMIZER in local.kept:
-                local.kept[OPTIMIZER] = read_memory(optimizer, network)
+                local.kept[OPTIMIZER] = read_memory(optimizer, network, self.sharing.frozen)
         # 5. Write what leaves and what stays: one process alone, and what stays first, so that no crash leaves a model
         #    that was sent beside a state from before it.
         tables[names.METRICS] = table.content()

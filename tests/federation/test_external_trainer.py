@@ -611,6 +611,9 @@ def test_nothing_runs_that_is_not_as_it_was_allowed(tmp_path: Path, monkeypatch:
     program = installed(home, SAME)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "there is no bubblewrap here" in obstacle(program)
+    monkeypatch.undo()
+    inside = judge(allowing(program), run, decision=True, site="north", places=[home / "data"])
+    assert inside.reason == refusal(allowing(away))  # no paths leave; `check` says which
     elsewhere = run_configuration(trainer={"name": "own", "sites": ["south"]})
     assert judge(POLICY, elsewhere, decision=True, site="north").answer == "yes"
 
