@@ -18,7 +18,8 @@ from shared.folder.local import LocalFolder
 from shared.folder.lock import require_work
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
-from shared.learning.plugins import permit, required_by
+from shared.learning.apart import Bounds
+from shared.learning.plugins import disagreements, permit, required_by
 from shared.logs import LogForm
 from shared.settings import Address, kept_password, read_settings
 
@@ -60,6 +61,8 @@ class AggregatorConfiguration(Record):
     plugins: Annotated[
         dict[DistributionName, Digest], Field(max_length=100, description="wheels of others that may run here")
     ] = {}
+    plugin_minutes: Annotated[float, Field(gt=0, description="that one piece of a plug-in's work may take")] = 60.0
+    plugin_memory_gb: Annotated[float, Field(gt=0, description="that it may take, and 4 GB more for PyTorch")] = 16.0
     threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for scoring")] = 1
     poll_seconds: Annotated[float, Field(gt=0, le=3600, description="longest pause between two looks")] = 30.0
     log: LogForm = "text"
@@ -98,8 +101,21 @@ def read_configuration(work: Path) -> AggregatorConfiguration:
     return read_settings(work / FILE, AggregatorConfiguration, f"run {MADE_BY}")
 
 
-def permit_plugins(configuration: AggregatorConfiguration, run: RunConfiguration) -> list[Plugin]:
-    """Let this process import the plug-ins that a run needs, if this machine's people allow them; return them.
+def bounds_of(configuration: AggregatorConfiguration) -> Bounds:
+    """Return what plug-ins may do at this machine."""
+    return Bounds(
+        program="aggregator.plugged",
+        file=FILE,
+        section="",
+        allowed=configuration.plugins,
+        minutes=configuration.plugin_minutes,
+        memory_gb=configuration.plugin_memory_gb,
+        threads=configuration.threads,
+    )
+
+
+def allowed_plugins(configuration: AggregatorConfiguration, run: RunConfiguration) -> list[Plugin]:
+    """Return the plug-ins that a run needs, which this machine's people allow. None is imported.
 
     Raises:
         ConfigurationError: they do not, or other files are installed.
@@ -109,8 +125,14 @@ def permit_plugins(configuration: AggregatorConfiguration, run: RunConfiguration
         raise ConfigurationError(
             ["plugins: are others than those that are installed here; leave the key out, and `launch` fills it in"]
         )
-    permit(needed, configuration.plugins, PLUGINS_ALLOWED_IN)
+    if problems := disagreements(needed, configuration.plugins, PLUGINS_ALLOWED_IN):
+        raise ConfigurationError(problems)
     return needed
+
+
+def permit_plugins(configuration: AggregatorConfiguration, run: RunConfiguration) -> None:
+    """Let this process import the plug-ins that a run needs; errors as for ``allowed_plugins``."""
+    permit(allowed_plugins(configuration, run), configuration.plugins, PLUGINS_ALLOWED_IN)
 
 
 def open_folder(work: Path, access: SiteAccess, *, meter: Meter | None = None, copies: Copies | None = None) -> Folder:

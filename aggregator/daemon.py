@@ -17,10 +17,11 @@ from pathlib import Path
 from aggregator import rounds
 from aggregator.facts import awaited, run_facts, site_facts
 from aggregator.folder_sync import FolderSync
+from aggregator.model_work import ModelWork
 from aggregator.results import best_so_far, choose_final, no_gain, run_outcome, run_standstills
 from aggregator.store import RunStore, training_images, withdrawal_of
 from shared.doors.numbers import finite
-from shared.errors import DropfedError
+from shared.errors import DropfedError, PluginError, Stopped
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import encode
@@ -36,14 +37,12 @@ from shared.exchange.signing import canonical
 from shared.exchange.weights import entry_of
 from shared.folder.durable import disk_trouble
 from shared.folder.stopping import cut_after
-from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.aggregation import Answer, choose
 from shared.learning.answers import UNANSWERED
-from shared.learning.methods.contract import Method
 from shared.learning.outcome import Outcome, Standstill
-from shared.learning.round_engine import RoundEngine, given_weights
+from shared.learning.round_engine import PlainFiles, given_weights
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
-from shared.learning.tolerance import HeldOutSet
 from shared.trouble import Trouble, UnexpectedError, tolerate_unwritable
 
 logger = logging.getLogger(__name__)
@@ -58,6 +57,8 @@ class Daemon:
 
     Args:
         sites: the run's sites; their folder-sync workers are started and ended here.
+        work: does what needs the run's network or its method.
+        in_turn: whether the method asks one site after the other.
         score_name: the validation score by which the final model is chosen.
         stop: set from outside to stop cleanly; the run goes on at the next start.
         beside: its block lasts as long as the run does.
@@ -68,9 +69,8 @@ class Daemon:
         store: RunStore,
         sites: Sequence[FolderSync],
         *,
-        heldout: HeldOutSet,
-        method: Method,
-        aggregation: Aggregation,
+        work: ModelWork,
+        in_turn: bool,
         score_name: str,
         stop: threading.Event,
         news: threading.Event,
@@ -81,10 +81,9 @@ class Daemon:
         self._sharing = store.sharing()
         self._tensors = self._sharing.shared
         self._sites = {site.name: site for site in sites}
-        self._heldout = heldout
-        self._method = method
-        self._aggregation = aggregation
-        self._engine = RoundEngine(store, method, aggregation)
+        self._work = work
+        self._in_turn = in_turn
+        self._plain_files = PlainFiles(store, self._run, self._sharing)
         self._score_name = score_name
         self._stop = stop
         self._news = news
@@ -104,6 +103,7 @@ class Daemon:
             self._run_to_the_end()
 
     def _run_to_the_end(self) -> None:
+        self._store.note_trouble("")
         for site in self._sites.values():
             site.start()
         try:
@@ -186,7 +186,7 @@ class Daemon:
             self._run,
             store,
             {site.name: self._exchange(site) for site in self._sites.values()},
-            in_turn=self._method.in_turn,
+            in_turn=self._in_turn,
             waited_s=self._waiting.seconds(store.round_no, passes=is_waiting),
             has_looked=self._has_looked,
             has_looked_since_stop=store.stop_requested and self._has_looked_since_stop(),
@@ -234,7 +234,8 @@ class Daemon:
     def _act_or_put_off(self, action: rounds.Action) -> bool:
         """Do an action; return whether it was tried. A full disk is told once and waited out, the daemon lives on.
 
-        What nobody expected puts off this action alone, longer and longer, while others are done.
+        What nobody expected, and what a plug-in does wrong, puts off this action alone, longer and longer, while others
+        are done.
         """
         if time.monotonic() < self._put_off.get(action, 0.0):
             return False
@@ -242,16 +243,24 @@ class Daemon:
             self._act(action)
         except OSError as error:
             self._wait_for_disk(error)
+        except Stopped:
+            return False
+        except PluginError as error:
+            self._put_off_for(action, error)
+            self._store.note_trouble(str(error))
         except DropfedError:
             raise
         except Exception as error:
-            self._trouble.begins(UnexpectedError(error))
-            self._put_off[action] = time.monotonic() + self._trouble.backoff_s(LONGEST_WAIT_S)
+            self._put_off_for(action, UnexpectedError(error))
         else:
             self._put_off.pop(action, None)
-            if not self._put_off:
-                self._trouble.ends()
+            if not self._put_off and self._trouble.ends():
+                self._store.note_trouble("")
         return True
+
+    def _put_off_for(self, action: rounds.Action, error: DropfedError) -> None:
+        self._trouble.begins(error)
+        self._put_off[action] = time.monotonic() + self._trouble.backoff_s(LONGEST_WAIT_S)
 
     def _act(self, action: rounds.Action) -> None:
         store, run = self._store, self._run
@@ -319,11 +328,11 @@ class Daemon:
         return newest.digest if newest else self._sites[site].card_digest
 
     def _choose_final(self, ended: str) -> None:
-        store, run, in_turn = self._store, self._run, self._method.in_turn
+        store, run, in_turn = self._store, self._run, self._in_turn
         store.clear_round(store.round_no)
         self._forget_ciphertexts()
         card = choose_final(store, self._ledgers, run, self._score_name, ended, in_turn=in_turn)
-        self._aggregation.choose(card.chosen_round)
+        choose(store, self._sharing, card.chosen_round)
         store.write_card(card)
         newest = min(store.round_no, run.rounds)
         if card.chosen_round < newest and str(newest) not in card.validation:
@@ -408,7 +417,7 @@ class Daemon:
             raise ValueError(f"{ref.path} was not answered")
         self._limit(round_no)  # with the images that the answer is scored with: they may be others after a restart
         images = training_images(ledger, self._run.run)
-        return self._engine.check(message, site, partial(ledger.path, ref), score=self._heldout.score, images=images)
+        return self._work.check(message, site, ledger.path(ref, names.MANIFEST).parent, images)
 
     def _limit(self, round_no: int) -> float | None:
         """Return what a score must exceed in a round; None in the closing one, if that would follow from an aggregate.
@@ -423,7 +432,7 @@ class Daemon:
             return None
         limit = store.limit(round_no)
         if limit is None:
-            limit = self._heldout.limit(store.aggregate_path(round_no - 1), tolerance)
+            limit = self._work.limit(store.aggregate_path(round_no - 1), tolerance)
             store.write_limit(round_no, limit)
             logger.info("round %d: a model counts if it scores above %s on the held-out images", round_no, limit)
         return limit
@@ -433,22 +442,21 @@ class Daemon:
         checked = {site: self._store.score(round_no, site) for site in participants}
         answer = partial(self._answer, round_no)
         withdrawn = {site for site in participants if withdrawal_of(self._ledgers[site], self._run.run) is not None}
-        scored = self._engine.together(round_no, checked, limit=limit, answer=answer)
-        return self._engine.decide(round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn)
+        return self._work.verdicts(round_no, checked, limit=limit, answer=answer, withdrawn=withdrawn)
 
     def _answer(self, round_no: int, site: str) -> Answer:
         """Return a site's answer that passed the checks."""
         ledger, ref = self._ledgers[site], MessageRef("update", self._run.run, round_no)
         scored = self._store.score(round_no, site)
         theta = finite(scored.theta) if scored and scored.theta else None
-        files = self._engine.files(site, round_no, partial(ledger.path, ref))
+        files = self._plain_files.of(site, round_no, partial(ledger.path, ref))
         return Answer(files, training_images(ledger, self._run.run), theta)
 
     def _aggregate(self, round_no: int) -> None:
         verdicts = self._store.verdicts(round_no) or {}
         stays = "the global model stays as it was"
         try:
-            self._entries |= self._engine.combine(round_no, verdicts, partial(self._answer, round_no))
+            self._entries |= self._work.combine(round_no, verdicts, partial(self._answer, round_no))
         except OverflowError as error:
             logger.error("round %d: %s: %s", round_no, error, stays)
             return

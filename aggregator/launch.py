@@ -9,7 +9,8 @@ from pathlib import Path
 from aggregator.configuration import AggregatorConfiguration, open_folder
 from aggregator.daemon import Daemon
 from aggregator.folder_sync import FolderSync
-from aggregator.preparation import ended_already, prepare, remarks
+from aggregator.model_work import begin_work
+from aggregator.preparation import ended_already, prepare
 from aggregator.setup import KEY_FILE, encryption_key
 from aggregator.site import read_invite
 from aggregator.store import RunStore
@@ -19,7 +20,6 @@ from shared.exchange.records.run import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.folder.copies import Copies
 from shared.folder.meter import TRANSFER, Meter
-from shared.learning.aggregation import Aggregation
 from shared.logs import log_to
 
 logger = logging.getLogger(__name__)
@@ -32,18 +32,18 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         ConfigurationError: every problem; see ``prepare``.
     """
     prepared = prepare(work, run_yaml)
-    configuration, run, method = prepared.configuration, prepared.run, prepared.method
+    configuration, begun = prepared.configuration, prepared.begun
+    run = begun.run
     log_to(work / "log.txt", configuration.log)
     news = threading.Event()
     sites = _open_sites(work, run, configuration, stop=stop, news=news)
     store = RunStore(work, run.run)
-    store.begin(run, prepared.division)
-    aggregation = Aggregation(store, method, method.groups(prepared.model, prepared.division))
-    if prepared.is_new:
-        aggregation.begin(prepared.model)
-        if prepared.weights_sha256:
-            logger.info("training begins from published weights, SHA-256 %s", prepared.weights_sha256)
-        for remark in remarks(prepared):
+    store.begin(run, begun.division)
+    model_work = begin_work(prepared, store, stop)
+    if begun.is_new:
+        if begun.weights_sha256:
+            logger.info("training begins from published weights, SHA-256 %s", begun.weights_sha256)
+        for remark in begun.remarks:
             logger.log(logging.WARNING if remark.grade == "warning" else logging.INFO, "%s", remark.text)
     if store.is_over:
         logger.warning("%s; what is due to its sites is still sent", ended_already(run.run))
@@ -54,10 +54,9 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     return Daemon(
         store,
         sites,
-        heldout=prepared.heldout,
-        method=method,
-        aggregation=aggregation,
-        score_name=prepared.task.selection_score,
+        work=model_work,
+        in_turn=begun.in_turn,
+        score_name=begun.selection_score,
         stop=stop,
         news=news,
         beside=tracker(work, store, configuration.track, configuration.federation),

@@ -20,8 +20,10 @@ from importlib.metadata import version
 from math import prod
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from aggregator.comparison import summary_of
-from aggregator.configuration import read_configuration
+from aggregator.configuration import bounds_of, read_configuration
 from aggregator.model_card_text import (
     CardRun,
     CardSite,
@@ -36,7 +38,7 @@ from aggregator.model_card_text import (
 from aggregator.monai_bundle import FOLDER as BUNDLE
 from aggregator.monai_bundle import write_bundle
 from aggregator.onnx_file import FILE as ONNX_FILE
-from aggregator.onnx_file import write_onnx
+from aggregator.onnx_file import OnnxFile, write_onnx
 from aggregator.run_view import Part, Participant, open_run_files, view_of
 from aggregator.store import RunStore
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
@@ -45,15 +47,17 @@ from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
-from shared.exchange.records.values import time_text
+from shared.exchange.records.values import Record, time_text
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.tables import SPLITS, Split
 from shared.exchange.trust import open_site_card
 from shared.exchange.weights import TensorFile, write_tensors
 from shared.folder.durable import copy_content, hash_file, sync_folder, temporary_name, write_file, writing
+from shared.learning.apart import Progress, Question, answered
 from shared.learning.kept_model import MODEL_CARD, open_parts
-from shared.learning.models.encoders import base_weights
+from shared.learning.models.encoders import BaseWeights, base_weights
 from shared.learning.outcome import chosen_text
 from shared.learning.tasks import task_named
 from shared.learning.tasks.terms import EXTERNAL
@@ -74,6 +78,44 @@ NOT_WHOLE = (
     "Elsewhere they must be trained before it answers anything."
 )
 SOFTWARE = ("dropfed", "torch", "torchvision", "numpy", "safetensors")
+
+
+class Formed(Record):
+    """What only the model's network can tell of it.
+
+    Args:
+        onnx: of the file that was written, if it was asked for.
+        base_weights: the published weights that training began from, if any.
+    """
+
+    onnx: OnnxFile | None
+    base_weights: BaseWeights | None
+
+
+class Form(Question[Formed]):
+    """Write the model that lies in a folder in other forms beside it, and say what it began from."""
+
+    form = TypeAdapter(Formed)
+
+    run: RunConfiguration
+    folder: Path
+    onnx: bool
+    monai: bool
+
+    @property
+    def step(self) -> str:
+        """See ``Question``."""
+        return f"writing the model of {self.run.run}"
+
+    def answer(self, on_progress: Progress) -> Formed:
+        """See ``Question``."""
+        onnx = None
+        if self.onnx or self.monai:
+            kept = open_parts(self.folder)
+            onnx = write_onnx(kept, self.folder / ONNX_FILE) if self.onnx else None
+            if self.monai:
+                write_bundle(kept, self.folder / BUNDLE, INTENDED_USE)
+        return Formed(onnx=onnx, base_weights=base_weights(task_named(self.run.task).options(self.run.task_options)))
 
 
 def export(work: Path, store: RunStore, output: Path, *, onnx: bool = False, monai: bool = False) -> list[Path]:
@@ -103,11 +145,10 @@ def export(work: Path, store: RunStore, output: Path, *, onnx: bool = False, mon
     shutil.rmtree(made, ignore_errors=True)  # of an export that was cut off
     try:
         _copy_files(store, card, made, found.model.sha256)
-        if onnx or monai:
-            kept = open_parts(made)
-            found = replace(found, onnx=write_onnx(kept, made / ONNX_FILE)) if onnx else found
-            if monai:
-                write_bundle(kept, made / BUNDLE, INTENDED_USE)
+        run = store.configuration()
+        asked = Form(run=run, folder=made, onnx=onnx, monai=monai)
+        formed = answered(asked, bounds_of(read_configuration(work)), run.plugins)
+        found = replace(found, onnx=formed.onnx, base_weights=formed.base_weights)
         write_file(made / MODEL_CARD, (json.dumps(asdict(found), indent=2, ensure_ascii=False) + "\n").encode())
         write_file(made / CARD_TEXT, card_text(found).encode())
         made.rename(output)
@@ -142,7 +183,7 @@ def _copy_files(store: RunStore, card: FinalCard, made: Path, sha256: str) -> No
 
 
 def model_card(work: Path, store: RunStore, card: FinalCard) -> ModelCard:
-    """Return everything that is known about a run's chosen model.
+    """Return everything that is known about a run's chosen model without its network.
 
     Raises:
         DropfedError: what is kept of the run is damaged.
@@ -185,7 +226,6 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> ModelCard:
         software={"python": platform.python_version()} | {name: version(name) for name in SOFTWARE},
         intended_use=INTENDED_USE,
         limits=[*LIMITS, *([] if sharing.has_whole_model else [NOT_WHOLE])],
-        base_weights=base_weights(task_named(run.task).options(run.task_options)),
     )
 
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from aggregator.configuration import FILE, PUBLISHED_WEIGHTS, AggregatorConfiguration
+from aggregator.configuration import FILE, PLUGINS_ALLOWED_IN, PUBLISHED_WEIGHTS, AggregatorConfiguration
 from aggregator.preparation import run_problems
 from aggregator.store import runs_in
 from aggregator.warm_start import earlier_run, start_of
@@ -19,13 +19,16 @@ from shared.doors import yaml_text
 from shared.errors import ConfigurationError
 from shared.exchange.reading import KEPT_BYTES, dump_values, parse_yaml
 from shared.exchange.records.run import RunConfiguration
+from shared.learning import plugins
 from shared.learning.methods import file_of, method_names, open_method, usual_options
 from shared.learning.methods.terms import MethodOptions
-from shared.learning.tasks import TASK_NAMES
+from shared.learning.new_runs import as_of_now
+from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.terms import EXTERNAL, Options
 
 _LINE = re.compile(r"(?P<key> *\w+): +[^#]*?(?P<comment> +#.*)?")
 _SGD_FOR_ADAM = 30  # times Adam's learning rate is about what SGD takes
+_ANY_IMAGES = "image_classification"
 _QUORUM = 2  # answers to begin with, where there are so many sites
 
 
@@ -76,7 +79,7 @@ def tasks_with_images(work: Path, configuration: AggregatorConfiguration) -> lis
     Raises:
         ConfigurationError: there is none.
     """
-    found = [task for task in TASK_NAMES if task in configuration.heldout]
+    found = [task for task in (*TASK_NAMES, *plugins.provided("tasks")) if task in configuration.heldout]
     if not found:
         problem = f"{work / FILE}: heldout: names no folder of labelled images yet; add `heldout: {{TASK: DIR}}`"
         raise ConfigurationError([f"{problem} with {' or '.join(TASK_NAMES)}"])
@@ -90,10 +93,48 @@ def template(task: str) -> str:
         ConfigurationError: there is no such task.
     """
     if task == EXTERNAL:
-        raise ConfigurationError([f"task: a run of {EXTERNAL} is written by hand, as docs/external-trainer.md shows"])
-    if task not in TASK_NAMES:
-        raise ConfigurationError([f"task: there is no '{task}'; the tasks are: {', '.join(TASK_NAMES)}."])
-    return (files("configs") / f"run.{task}.yaml").read_text(encoding="utf-8")
+        return (files("configs") / "external_trainer" / "RUN.yaml").read_text(encoding="utf-8")
+    if task in TASK_NAMES:
+        return (files("configs") / f"run.{task}.yaml").read_text(encoding="utf-8")
+    return plugins.template_of(task) or _general(task)
+
+
+def permit_task(configuration: AggregatorConfiguration, task: str) -> None:
+    """Let this process import the plug-in that provides a task, if one does and this machine's people allow it.
+
+    Raises:
+        ConfigurationError: they do not.
+    """
+    if (wheel := plugins.wheel_behind("tasks", task)) is not None:
+        installed = plugins.described(plugins.distributions()[wheel])
+        plugins.permit([installed], configuration.plugins, PLUGINS_ALLOWED_IN)
+
+
+def _general(task: str) -> str:
+    """Return a template for a task of a plug-in that brings none: that of any images, with what the task itself takes.
+
+    Raises:
+        ConfigurationError: there is no such task.
+    """
+    found, text = task_named(task), template(_ANY_IMAGES)
+    said = yaml_text.parse(text.encode(), KEPT_BYTES)
+    run = RunConfiguration.model_validate(said | {"task": task, "task_options": {}, "augmentation": {}})
+    usual = as_of_now(run)
+    options = found.options(usual.task_options).model_dump(mode="json")
+    wanted = said | {
+        "run": f"{task.replace('_', '-')}-2026-01",
+        "task": task,
+        "tolerance_score": found.tolerance_scores[0],
+        "task_options": options,
+        "augmentation": found.augmentation(usual.augmentation).model_dump(mode="json"),
+    }
+    if options.get("optimizer") == "sgd":
+        wanted["learning_rate"] = _for_sgd(said["learning_rate"])
+    first, *lines = text.splitlines()
+    score = next(number for number, line in enumerate(lines) if line.startswith("tolerance_score:"))
+    lines[score] = lines[score].partition(" #")[0]  # what is said there is of another score
+    told = f"# A run of {task}, with what its plug-in takes where nobody says otherwise. Change what you like, then"
+    return "\n".join([told if first else first, *_settled(lines, said, wanted, "")]) + "\n"
 
 
 def preset_names(task: str) -> list[str]:
@@ -207,7 +248,8 @@ def filled_in(answers: Answers, start: Mapping[str, str] | None = None) -> str:
     if earlier is not None:
         chosen["task_options"] = earlier.network_of(chosen["task_options"])
     method = open_method(answers.method, {})
-    options = usual_options(answers.method) | _own_choices(chosen)
+    is_known = answers.task != EXTERNAL  # a program is told no options of the method
+    options = usual_options(answers.method) | _own_choices(chosen) if is_known else {}
     wanted = chosen | {
         "run": answers.run,
         "method": answers.method,
@@ -216,12 +258,13 @@ def filled_in(answers: Answers, start: Mapping[str, str] | None = None) -> str:
         "rounds": answers.rounds,
         "quorum": 1 if method.in_turn else max(1, min(_QUORUM, len(answers.sites))),
         "learning_rate": _over_rounds(chosen["learning_rate"], answers.rounds),
-        "start": start,
+        "start": start or (None if is_known else chosen["start"]),
     }
-    if method.needs_sgd and chosen["task_options"]["optimizer"] != "sgd":
+    if method.needs_sgd and chosen["task_options"].get("optimizer", "sgd") != "sgd":
         wanted["task_options"] = chosen["task_options"] | {"optimizer": "sgd"}
         wanted["learning_rate"] = _for_sgd(wanted["learning_rate"])
     reason = f"# of {answers.method}; shared/learning/methods/{answers.method}.py says what it is"
+    wanted = {key: value for key, value in wanted.items() if key in said or value}
     return "\n".join(_settled(text.splitlines(), said, wanted, reason)) + "\n"
 
 
@@ -238,7 +281,7 @@ def settings(task: str, preset: str | None) -> dict[str, Any]:
         for key in ("task_options", "method_options", "augmentation")
         if key in published
     }
-    return {**said, **published, **blocks}
+    return {"task_options": {}, "method_options": {}, **said, **published, **blocks}
 
 
 def _over_rounds(rate: Mapping[str, Any], rounds: int) -> dict[str, Any]:
@@ -274,31 +317,25 @@ def _settled(
     for key, entry in _entries(lines, indent):
         if not key or (key in wanted and wanted[key] == said[key]):
             made += entry
-        elif key in wanted and isinstance(wanted[key], Mapping) and isinstance(said[key], Mapping):
+        elif key in wanted and isinstance(wanted[key], Mapping) and isinstance(said[key], Mapping) and len(entry) > 1:
             of_block = reason if key == "method_options" else ""
             made += [entry[0], *_settled(entry[1:], said[key], wanted[key], of_block, f"{indent}  ")]
-        elif key in wanted and isinstance(wanted[key], Mapping):  # in the place of a word
+        elif key in wanted and isinstance(wanted[key], Mapping):  # in the place of a word, or of a block on one line
             made += _block(key, wanted[key], indent)
         elif key in wanted:
             explained = [] if isinstance(said[key], Mapping) else entry[1:]
             made += [_with_value(entry[0], wanted[key]), *explained]
     end = next(number for number in range(len(made), 0, -1) if made[number - 1])  # before the blank line of a block
-    return [
-        *made[:end],
-        *(line for key in wanted if key not in said for line in _added(key, wanted[key], reason, indent)),
-        *made[end:],
-    ]
+    note = reason if indent else ""
+    for key in reversed([key for key in wanted if key not in said]):
+        value = wanted[key]
+        line = f"{f'{indent}{key}: {_yaml(value)}':28} {note}".rstrip()
+        made[end:end] = _block(key, value, indent) if isinstance(value, Mapping) else [line]
+    return made
 
 
-def _added(key: str, value: Any, reason: str, indent: str) -> list[str]:
-    """Return the lines of what the template does not have; of a block's, with the reason for it."""
-    if isinstance(value, Mapping):
-        return _block(key, value, indent)
-    return [f"{f'{indent}{key}: {_yaml(value)}':28} {reason}".rstrip()]
-
-
-def _block(key: str, value: Mapping[str, Any], indent: str) -> list[str]:
-    return [f"{indent}{line}" for line in dump_values({key: value}).decode().splitlines()]
+def _block(key: str, values: Mapping[str, Any], indent: str) -> list[str]:
+    return [f"{indent}{line}" for line in dump_values({key: values}).decode().splitlines()]
 
 
 def _entries(lines: Iterable[str], indent: str) -> list[tuple[str, list[str]]]:

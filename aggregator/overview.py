@@ -158,7 +158,7 @@ def overview_of(reading: Reading, view: RunView) -> Overview:
         state=_state(store, view, waited_for),
         running=is_running,
         reason=card.reason if card else view.aborted,
-        trouble=view.standstills,
+        trouble=[*([store.trouble] if store.trouble and not store.is_over else []), *view.standstills],
         since=time_text(store.stage_began),
         waits_for=waited_for,
         why=_why(store, view, waited_for),

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, TypeAdapter
 from torch import nn
 
 from aggregator.configuration import (
@@ -21,8 +21,9 @@ from aggregator.configuration import (
     MADE_BY,
     PUBLISHED_WEIGHTS,
     AggregatorConfiguration,
+    allowed_plugins,
+    bounds_of,
     open_folder,
-    permit_plugins,
     read_configuration,
 )
 from aggregator.facts import is_owed_end
@@ -35,19 +36,21 @@ from shared.errors import ActionRequiredError, ConfigurationError, DataError
 from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
+from shared.exchange.names import Name
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, RunConfiguration
-from shared.exchange.records.tensors import Sharing
-from shared.exchange.records.values import Record
+from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.records.values import Digest, Record
 from shared.exchange.signing import SigningKey
 from shared.folder.lock import require_work
 from shared.learning.answers import limit_below
+from shared.learning.apart import Progress, Question, answered
 from shared.learning.batch_norm import batch_norms, buffers_kept
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
 from shared.learning.measures import task_of
 from shared.learning.methods import open_method
-from shared.learning.methods.contract import Method
+from shared.learning.methods.contract import Groups, Method
 from shared.learning.model_files import load_tensors, round_tensors
 from shared.learning.new_runs import as_of_now
 from shared.learning.plugins import required_by
@@ -69,32 +72,90 @@ _SMALL = 20  # training images of a small site
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A run that can be launched, and nothing of it was offered or written.
+class Begun(Record):
+    """What is known of a run's beginning by its task and its method, which may be a plug-in's.
 
     Args:
         run: with every default written out.
         is_new: whether it was never begun here.
+        division: what of the network travels, and what stays.
+        at_aggregator: the tensors that the method keeps here beside the model, by group.
+        in_turn: whether the method asks one site after the other.
+        selection_score: the validation score by which the final model is chosen.
+        remarks: what a PI should know of it, and may want to change before its sites agree to it.
+        weights_sha256: of the published weights in the first model, if it has such.
+    """
+
+    run: RunConfiguration
+    is_new: bool
+    division: Sharing
+    at_aggregator: dict[Name, TensorList]
+    in_turn: bool
+    selection_score: str
+    remarks: list[Finding]
+    weights_sha256: Digest | None
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What a run is computed with.
+
+    Args:
         model: the first global model, until ``heldout`` scores another with it; of a run that goes on, one like it.
         heldout: the tolerance check.
-        untrained: the score in [0, 1] of ``model`` on the held-out images; None of a run without a tolerance.
-        by_default: what RUN.yaml does not say, each with what is taken for it.
         weights_sha256: of the published weights in ``model``, if it has such.
     """
 
-    work: Path
-    configuration: AggregatorConfiguration
     run: RunConfiguration
-    is_new: bool
     task: Task
     method: Method
     model: nn.Module
     division: Sharing
     heldout: HeldOutSet
-    untrained: float | None
-    by_default: tuple[str, ...]
     weights_sha256: str | None
+
+    def groups(self) -> Groups:
+        """Return the tensors that the method has beside the model's."""
+        return self.method.groups(self.model, self.division)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can be launched, and nothing of it was offered or written.
+
+    Args:
+        learning: what it is computed with; None where plug-ins are needed for that, which work apart.
+    """
+
+    work: Path
+    configuration: AggregatorConfiguration
+    begun: Begun
+    learning: Learning | None
+
+
+class Begin(Question[Begun]):
+    """What does a run with plug-ins begin with?
+
+    Args:
+        written: the run as RUN.yaml says it.
+        where: that file, as people are told it.
+        besides: the problems that are known already.
+    """
+
+    form = TypeAdapter(Begun)
+
+    work: Path
+    configuration: AggregatorConfiguration
+    written: RunConfiguration
+    where: str
+    besides: list[str]
+
+    @property
+    def step(self) -> str:
+        return f"beginning run {self.written.run}"
+
+    def answer(self, on_progress: Progress) -> Begun:
+        return begin(self.work, self.configuration, self.written, self.where, self.besides)[0]
 
 
 def prepare(work: Path, run_yaml: Path) -> Prepared:
@@ -102,51 +163,76 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
 
     Raises:
         ConfigurationError: every problem of RUN.yaml, aggregator.yaml, the held-out images, passwords and invites.
+        PluginError: a plug-in that the run needs does what it must not.
     """
     require_work(work, MADE_BY)
     problems: list[str] = []
     configuration = _found(problems, lambda: read_configuration(work))
-    run = _found(problems, lambda: read_run(run_yaml))
-    if configuration is not None and run is None:
+    written = _found(problems, lambda: read_run(run_yaml))
+    if configuration is not None and written is None:
         problems += _problems_besides(run_yaml, configuration, work)
-    if configuration is None or run is None:
+    if configuration is None or written is None:
         raise ConfigurationError(problems)
-    _found(problems, partial(permit_plugins, configuration, run), f"{run_yaml}: ")
-    store, written = RunStore(work, run.run), run
+    where = str(run_yaml)
+    plugins = _found(problems, partial(allowed_plugins, configuration, written), f"{where}: ")
+    besides = [*_open_runs(work, written, run_yaml), *_site_problems(work, written, configuration)]
+    if plugins is None:
+        problems += run_problems(written, configuration, work, where)
+        raise ConfigurationError([*problems, *besides])
+    if plugins:
+        asked = Begin(work=work, configuration=configuration, written=written, where=where, besides=besides)
+        return Prepared(work, configuration, answered(asked, bounds_of(configuration), plugins), None)
+    return Prepared(work, configuration, *begin(work, configuration, written, where, besides))
+
+
+def begin(
+    work: Path, configuration: AggregatorConfiguration, written: RunConfiguration, where: str, besides: Sequence[str]
+) -> tuple[Begun, Learning]:
+    """Return what a run begins with, or goes on with; arguments as for ``Begin``.
+
+    Raises:
+        ConfigurationError: every problem.
+    """
+    store, run = RunStore(work, written.run), written
     run = _found([], partial(as_begun, store, written)) or written  # an unknown task or method is told below
-    problems += run_problems(run, configuration, work, str(run_yaml))
-    problems += _open_runs(work, run, run_yaml)
-    problems += _site_problems(work, run, configuration)
-    prepare_compute(EXACT, configuration.threads)
-    begun = _begun(work, run_yaml, configuration, run, problems)
-    if begun is None or problems:
+    problems = [*run_problems(run, configuration, work, where), *besides]
+    parts = _parts(work, where, configuration, run, problems)
+    if parts is None or problems:
         raise ConfigurationError(problems)
-    task, method, model, images, sha256 = begun
     run = as_begun(store, written)  # what it cannot be, if it cannot, is told now
-    division = sharing(task, method, model)
-    store.require_same(run, division)
-    is_new = not store.aggregate_path(0).exists()
-    if is_new:
-        if run.start is not None:
-            load_start(model, division, run.start, work)
-        try:
-            round_tensors(model, division.shared, run.wire.numbers)
-        except ValueError as error:
-            problem = f"{run_yaml}: wire: numbers: {run.wire.numbers} cannot hold {error} of the initial model"
-            raise ConfigurationError([f"{problem}; take bfloat16 or float32"]) from None
-    elif division.start:
-        load_tensors(model, division.beginning, store.start)
-    heldout = HeldOutSet.of_run(run, task, method, model, images=images, sharing=division)
+    learning = _learning(work, where, run, parts)
+    store.require_same(run, learning.division)
     try:
-        with buffers_kept(model):  # scoring measures BatchNorm's statistics: those of our images are not the run's
-            untrained = heldout.score_as_it_is()
+        with buffers_kept(learning.model):  # scoring measures BatchNorm's: those of our images are not the run's
+            untrained = learning.heldout.score_as_it_is()
     except ValueError as error:
         folder = work / configuration.heldout[run.task]
         raise ConfigurationError([f"held-out set {folder}: {error}; add images"]) from None
-    by_default = tuple(_by_default(written, run))
-    return Prepared(
-        work, configuration, run, is_new, task, method, model, division, heldout, untrained, by_default, sha256
+    begun = Begun(
+        run=run,
+        is_new=not store.aggregate_path(0).exists(),
+        division=learning.division,
+        at_aggregator=dict(learning.groups().at_aggregator),
+        in_turn=learning.method.in_turn,
+        selection_score=learning.task.selection_score,
+        remarks=list(_remarks(work, learning, untrained, tuple(_by_default(written, run)))),
+        weights_sha256=learning.weights_sha256,
     )
+    return begun, learning
+
+
+def open_learning(work: Path, configuration: AggregatorConfiguration, run: RunConfiguration) -> Learning:
+    """Return what a run is computed with that was prepared once.
+
+    Raises:
+        ConfigurationError: what it needs is not there any more.
+    """
+    problems: list[str] = []
+    where = str(RunStore(work, run.run).home / names.RUN_CONFIGURATION)
+    parts = _parts(work, where, configuration, run, problems)
+    if parts is None or problems:
+        raise ConfigurationError(problems)
+    return _learning(work, where, run, parts)
 
 
 def read_run(run_yaml: Path) -> RunConfiguration:
@@ -222,16 +308,26 @@ def _setting_problems(
     return problems
 
 
-def remarks(prepared: Prepared) -> Iterator[Finding]:
-    """What a PI should know of a run that can be launched, and may want to change before its sites agree to it."""
-    work, run = prepared.work, prepared.run
+def _remarks(
+    work: Path,
+    learning: Learning,
+    untrained: float | None,
+    by_default: Sequence[str],
+) -> Iterator[Finding]:
+    """What a PI should know of a run that can be launched, and may want to change before its sites agree to it.
+
+    Args:
+        untrained: the score in [0, 1] of the first model on the held-out images; None of a run without a tolerance.
+        by_default: what RUN.yaml does not say, each with what is taken for it.
+    """
+    run = learning.run
     store = RunStore(work, run.run)
     if store.is_over:
         yield Finding("warning", ended_already(run.run))
-    elif not prepared.is_new:
+    elif store.aggregate_path(0).exists():
         yield Finding("note", f"{run.run} was launched with just these settings; `launch` goes on with it")
-    if (images := prepared.heldout.images) is not None:
-        counts = target_counts(prepared.task, images.samples, len(images.classes))
+    if (images := learning.heldout.images) is not None:
+        counts = target_counts(learning.task, images.samples, len(images.classes))
         told = f"{pluralize(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"
         yield Finding("note", f"held-out set: {told}")
     if run.start is not None:
@@ -240,18 +336,18 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         who = ", ".join(run.trainer.sites or run.sites)
         again = "after a crash its bytes may differ, and `replay` computes all but the training"
         yield Finding("note", f"trainer: {who} by the program {run.trainer.name} that is installed there; {again}")
-    yield _about_tolerance(prepared)
-    if prepared.method.about_batch_norm and not batch_norms(prepared.model):
-        rest = "all that learns but the head" if prepared.division.personal else "all that learns"
+    yield _about_tolerance(learning, untrained)
+    if learning.method.about_batch_norm and not batch_norms(learning.model):
+        rest = "all that learns but the head" if learning.division.personal else "all that learns"
         none = "this network has none that learns"
         yield Finding("note", f"method: {run.method} keeps each site's BatchNorm there, and {none}: {rest} travels")
-    if prepared.by_default:
-        yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(prepared.by_default)}")
+    if by_default:
+        yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(by_default)}")
     if run.task != EXTERNAL:
         yield _steps(requirements(run))
     if run.score_every is not None:
         yield _about_scoring(run)
-    options = prepared.method.options
+    options = learning.method.options
     if getattr(options, "weighted", False):
         what_to_do = "set mean_images to about the mean of your sites' training images"
         yield Finding("note", f"weighted: a site of {options.mean_images} training images counts as one; {what_to_do}")
@@ -261,7 +357,7 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
     absent = [site for site in run.sites if not (work / "sites" / site / "mirror" / names.SITE_CARD).exists()]
     if absent:
         yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
-    down, up = _sizes_of_a_round(prepared)
+    down, up = _sizes_of_a_round(learning)
     in_all = f"up to {size_text((run.rounds + 2) * down)} to each site and {size_text(run.rounds * up)} back"
     form = f" as {run.wire.numbers}" + (", before compression" if run.wire.compression != "none" else "")
     yield Finding(
@@ -297,13 +393,13 @@ def ended_already(run: str) -> str:
     return f"{run} has ended already; to run it again, give it a new name"
 
 
-def _about_tolerance(prepared: Prepared) -> Finding:
+def _about_tolerance(learning: Learning, score: float | None) -> Finding:
     """What the run's tolerance does to a model that has learnt nothing, and which to take where that is not good."""
-    tolerance, score = prepared.run.tolerance, prepared.untrained
+    tolerance = learning.run.tolerance
     if score is None or tolerance is None:
         return Finding("warning", "tolerance: null; a site's model enters the aggregate however bad it is")
-    whole = score_name(prepared.task, prepared.run)
-    by = whole if prepared.division.has_whole_model else "balanced accuracy of a linear probe"
+    whole = score_name(learning.task, learning.run)
+    by = whole if learning.division.has_whole_model else "balanced accuracy of a linear probe"
     said = f"tolerance: the model that training begins with scores {score:.4f} on the held-out set ({by})"
     if isinstance(tolerance, BelowLast):
         limit = limit_below(score, tolerance)
@@ -319,9 +415,9 @@ def _about_tolerance(prepared: Prepared) -> Finding:
     return Finding("warning", f"{said}, {more}")
 
 
-def _sizes_of_a_round(prepared: Prepared) -> tuple[int, int]:
+def _sizes_of_a_round(learning: Learning) -> tuple[int, int]:
     """Bytes of the weights that go to a site, and come back, in a round that trains."""
-    division, width = prepared.division, 4 if prepared.run.wire.numbers == "float32" else 2
+    division, width = learning.division, 4 if learning.run.wire.numbers == "float32" else 2
     model = sum(prod(listed.shape) for listed in division.tensors.values()) * width
     beside = {
         kind: sum(prod(shape.shape) for group in division.groups(kind).values() for shape in group.values()) * 4
@@ -403,10 +499,21 @@ def _require_keys(work: Path, run: RunConfiguration, site: str) -> None:
         ledger.require_keys(run.run)
 
 
-def _begun(
-    work: Path, run_yaml: Path, configuration: AggregatorConfiguration, run: RunConfiguration, problems: list[str]
-) -> tuple[Task, Method, nn.Module, Collection | None, str | None] | None:
-    """What a run begins with: task, method, untrained model, held-out images, SHA-256 of published weights in it.
+@dataclass(frozen=True)
+class _Parts:
+    """What a run begins with; ``weights_sha256``: of published weights in the untrained model."""
+
+    task: Task
+    method: Method
+    model: nn.Module
+    images: Collection | None
+    weights_sha256: str | None
+
+
+def _parts(
+    work: Path, where: str, configuration: AggregatorConfiguration, run: RunConfiguration, problems: list[str]
+) -> _Parts | None:
+    """What a run begins with, or goes on with.
 
     None where one of them cannot be had. What is wrong with images and weights is then among the problems; what is
     wrong with the settings is there already.
@@ -415,6 +522,7 @@ def _begun(
     if settings is None:
         return None
     task, options, method = settings
+    prepare_compute(EXACT, configuration.threads)
     wants_images = run.tolerance is not None
     images = _found(problems, lambda: _held_out(work, configuration, task, options)) if wants_images else None
     is_new = not RunStore(work, run.run).aggregate_path(0).exists()
@@ -428,11 +536,33 @@ def _begun(
     model = _found(
         problems,
         lambda: build_network(task, method, options, classes, run_seed=run.seed, is_private=is_private, prepare=begin),
-        f"{run_yaml}: ",
+        f"{where}: ",
     )
     if model is None or (images is None and wants_images):
         return None
-    return task, method, model, images, next(filter(None, hashes), None)
+    return _Parts(task, method, model, images, next(filter(None, hashes), None))
+
+
+def _learning(work: Path, where: str, run: RunConfiguration, parts: _Parts) -> Learning:
+    """Return what a run is computed with; the model holds what every site begins with.
+
+    Raises:
+        ConfigurationError: the model to begin with is not there or another, or does not fit into the run's numbers.
+    """
+    task, method, model = parts.task, parts.method, parts.model
+    store, division = RunStore(work, run.run), sharing(task, method, model)
+    if not store.aggregate_path(0).exists():
+        if run.start is not None:
+            load_start(model, division, run.start, work)
+        try:
+            round_tensors(model, division.shared, run.wire.numbers)
+        except ValueError as error:
+            problem = f"{where}: wire: numbers: {run.wire.numbers} cannot hold {error} of the initial model"
+            raise ConfigurationError([f"{problem}; take bfloat16 or float32"]) from None
+    elif division.start:
+        load_tensors(model, division.beginning, store.start)
+    heldout = HeldOutSet.of_run(run, task, method, model, images=parts.images, sharing=division)
+    return Learning(run, task, method, model, division, heldout, parts.weights_sha256)
 
 
 def _opened(run: RunConfiguration) -> tuple[Task, Options, Method]:

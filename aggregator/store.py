@@ -14,6 +14,8 @@
     runs/RUN/rounds/0007/sent/SITE.safetensors       sends to one site alone; gone with the round's end
     runs/RUN/rounds/0007/answers/SITE/model.safetensors      a site's model in the plain form, likewise
     runs/RUN/ciphertext/0.safetensors         what goes to several sites encrypted, while they are sent it
+    runs/RUN/made/                            what a plug-in's process makes, until it has been checked
+    runs/RUN/trouble.txt                      what a plug-in does wrong; gone once it works
     runs/RUN/waited.json                      seconds waited in the present stage
     runs/RUN/pause                            the PI paused the run; gone once it goes on
     runs/RUN/stop                             the PI asked to stop
@@ -268,6 +270,22 @@ class RunStore(RunFiles):
     def write_waited(self, round_no: int, seconds: float) -> None:
         """Record the waiting, so that a restart resumes the deadline."""
         self._write(self.home / "waited.json", Waited(round=round_no, seconds=int(seconds)))
+
+    def note_trouble(self, text: str) -> None:
+        """Record what a plug-in does wrong; empty once it works."""
+        if text:
+            write_file(self._trouble, text.encode())
+        else:
+            self._trouble.unlink(missing_ok=True)
+
+    @property
+    def trouble(self) -> str:
+        """What a plug-in does wrong; empty if nothing."""
+        return self._trouble.read_text() if self._trouble.exists() else ""
+
+    @property
+    def _trouble(self) -> Path:
+        return self.home / "trouble.txt"
 
     def pause(self) -> None:
         """Have the daemon ask nobody new until ``resume``."""

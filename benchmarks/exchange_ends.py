@@ -194,11 +194,11 @@ def aggregate(home: Home, rounds: int, *, rests: bool) -> None:
     vars(aggregator.preparation).update(
         task_named=lambda _name: AnyTask(),
         HeldOutSet=SimpleNamespace(of_run=lambda *_, **__: AnyModel(home, sites, rounds, stop, rests=rests)),
+        _remarks=lambda *_: (),  # on training, of which there is none
     )
     for module in (shared.learning.run_checks, shared.learning.measures, shared.learning.new_runs):
         vars(module).update(task_named=lambda _name: AnyTask())
     vars(shared.learning.aggregation).update(Combined=half_of)
-    vars(aggregator.launch).update(remarks=lambda _prepared: ())  # on training, of which there is none
     aggregator.launch.prepare_daemon(home.aggregator, home.run_yaml, stop).run()
 
 

@@ -66,6 +66,10 @@ class ActionRequiredError(DropfedError):
     """A failure that a person must cure: 401, 403, no such folder, 507, bad certificate, not WebDAV."""
 
 
+class PluginError(ActionRequiredError):
+    """The code of a plug-in raises, hangs, is too large, or makes what it must not; only who wrote it can cure that."""
+
+
 class LeftAloneError(ActionRequiredError):
     """A name that stays locked though nobody uses it, and is not written until its lock must be gone."""
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from shared.errors import ActionRequiredError, DropfedError, RejectedError, TransientError
+from shared.errors import ActionRequiredError, DropfedError, PluginError, RejectedError, TransientError
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 
@@ -36,13 +36,13 @@ class Trouble:
         self._over = over
         self._present: str | None = None
         self._logged: set[str] = set()  # since it began
-        self._unforeseen = 0  # times, since it began
+        self._unforeseen = 0  # times, since it began, that code did what it must not
 
     def begins(self, error: DropfedError) -> bool:
         """Note an error; return whether it is another than the present one."""
         # Passing failures are one trouble whatever their words, and locks another; all else needs its own remedy.
         kind = type(error).__name__ if isinstance(error, TransientError) else str(error)
-        self._unforeseen += isinstance(error, UnexpectedError)
+        self._unforeseen += isinstance(error, UnexpectedError | PluginError)
         if kind not in self._logged:
             self._logged.add(kind)
             level = logging.WARNING if isinstance(error, TransientError) else logging.ERROR
@@ -53,7 +53,7 @@ class Trouble:
         return is_new
 
     def backoff_s(self, usual_s: float) -> float:
-        """Return how long to wait before the next try: the more often what nobody expected has happened, the longer."""
+        """Return how long to wait before the next try: the more often code did what nobody expected, the longer."""
         return max(usual_s, min(usual_s * 2.0 ** min(self._unforeseen, 30), LONGEST_BACKOFF_S))
 
     def ends(self) -> bool:

@@ -25,6 +25,7 @@ from site_client.configuration import SiteConfiguration
 from site_client.disclosure import split_counts
 from site_client.final import prune_personal
 from site_client.policy import judge
+from site_client.programs import own_places
 from site_client.round_work import RoundWork
 from site_client.train import check_offer
 
@@ -49,7 +50,7 @@ class Consents:
         configuration, sharing = store.offer(self._ledger, run)
         decided = store.decision(self._work, run)
         site, decision = self._configuration, decided.answer == "yes" if decided else None
-        judgement = judge(site.policy, configuration, decision, site.site)
+        judgement = judge(site.policy, configuration, decision, site.site, own_places(self._work, site))
         images = {}
         if judgement.answer == "ask":
             if not self.waits_for_people:

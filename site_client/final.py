@@ -25,6 +25,7 @@ from shared.exchange.records.values import Count, Record
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.weights import check_tensors
 from shared.folder.durable import write_file
+from shared.learning.apart import Progress
 from shared.learning.kept_model import CARD, KeptCard, all_tensors
 from shared.learning.model_files import save_tensors
 from shared.learning.schedules import round_configuration
@@ -32,7 +33,6 @@ from shared.learning.tasks.contract import Dataset
 from shared.learning.tasks.terms import EXTERNAL
 from shared.learning.uncertainty import youden_threshold
 from site_client import store
-from site_client.apart import Progress
 from site_client.facts import ending_of
 from site_client.received import received_state
 from site_client.train import OnProgress, Trainer, Trains

@@ -9,12 +9,13 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from shared.errors import DataError
+from shared.learning.apart import Progress, Question
 from shared.learning.data.division import Block, Folders, Present, present
 from shared.learning.data.sets import Members, SetName, members_of
 from shared.learning.data.units import Unit, settled
 from shared.learning.tasks import task_named, task_names
 from shared.plurals import pluralize
-from site_client.apart import Progress, Question, answered, plugin_of_task
+from site_client.apart import answered, plugin_of_task
 from site_client.configuration import SiteConfiguration
 
 

@@ -25,7 +25,7 @@ from site_client.configuration import FILE, SiteConfiguration, configuration_in_
 from site_client.division import DIVISION, budget_here, division_here
 from site_client.facts import ending_of
 from site_client.policy import judge
-from site_client.programs import program_for, told
+from site_client.programs import own_places, program_for, told
 from site_client.rotation import read_ledger
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _weighed(
     from site_client.commitment import settle  # noqa: PLC0415  (PyTorch)
     from site_client.train import check_offer  # noqa: PLC0415  (PyTorch)
 
-    judgement = judge(site.policy, run, decision=True, site=site.site)
+    judgement = judge(site.policy, run, decision=True, site=site.site, places=own_places(work, site))
     refusals = [judgement.reason] if judgement.answer == "no" else []
     settled: Settled | str = ""
     try:

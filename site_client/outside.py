@@ -36,6 +36,7 @@ from shared.exchange.records.values import Record
 from shared.exchange.tables import SPLITS, Split
 from shared.exchange.weights import rewrite_tensors
 from shared.folder.durable import link_file, write_file
+from shared.learning.apart import IsTime, attended, last_words
 from shared.learning.data.units import Listed
 from shared.learning.metrics import Score
 from shared.learning.outside import Listing
@@ -43,7 +44,6 @@ from shared.learning.tasks.contract import Dataset, Evaluation
 from shared.learning.tasks.terms import EXTERNAL
 from shared.sizes import size_text
 from site_client import sandbox, store
-from site_client.apart import IsTime, attended, last_words
 from site_client.configuration import FILE, Program, SiteConfiguration
 from site_client.disclosure import ScoreTable
 from site_client.programs import exposed, runnable
@@ -207,7 +207,7 @@ def _work(
         _require_few(written, whose, largest)
         return True
 
-    too_long = (
+    too_long = ActionRequiredError(
         f"{whose}: took more than the {program.minutes:g} minutes that {FILE} allows it (policy: external_trainers): "
         f"see what it does, or allow more; what it said is in {log}"
     )

@@ -31,6 +31,7 @@ from site_client.configuration import (
 )
 from site_client.heartbeat import last_status
 from site_client.policy import judge
+from site_client.programs import own_places
 from site_client.rotation import read_ledger
 
 OWN_TURN = "nobody: this site has the turn"
@@ -190,4 +191,4 @@ def _asks_a_person(work: Path, site: SiteConfiguration, ledger: Mirror, run: str
         return False
     decided = store.decision(work, run)
     decision = decided.answer == "yes" if decided else None
-    return judge(site.policy, configuration, decision, site.site).answer == "ask"
+    return judge(site.policy, configuration, decision, site.site, own_places(work, site)).answer == "ask"

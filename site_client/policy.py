@@ -4,7 +4,9 @@ trains, are looked at.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shared.exchange.records.run import RunConfiguration
@@ -25,12 +27,15 @@ class Judgement:
     reason: str
 
 
-def judge(policy: Policy, run: RunConfiguration, decision: bool | None, site: str = "") -> Judgement:
+def judge(
+    policy: Policy, run: RunConfiguration, decision: bool | None, site: str = "", places: Sequence[Path] = ()
+) -> Judgement:
     """Say yes, no or ask to a run, by what its configuration says in so many words; ``excesses`` has what follows.
 
     Args:
         site: which this is, for a run in which some sites train by a program.
         decision: what a person at the hospital decided, if anyone did. It cannot widen the policy.
+        places: this hospital's own, which a program that trains must not see; ``programs.own_places``.
     """
     refusals = [
         f"this hospital does not take part in {what} {found}"
@@ -38,7 +43,7 @@ def judge(policy: Policy, run: RunConfiguration, decision: bool | None, site: st
         if found not in allowed
     ]
     refusals += disagreements(run.plugins, policy.plugins, ALLOWED_IN)
-    refusals += programs.refusals(policy, run, site)
+    refusals += programs.refusals(policy, run, site, places)
     if run.plugins and run.privacy is not None:
         refusals.append("a private run cannot use a plug-in: the secret of its noise stays with the daemon")
     if run.rounds > policy.max_rounds:

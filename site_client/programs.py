@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from shared.check import Finding
@@ -25,17 +25,26 @@ def program_for(policy: Policy, run: RunConfiguration, site: str) -> Program | N
     return next((program for program in policy.external_trainers if program.name == name), None)
 
 
-def refusals(policy: Policy, run: RunConfiguration, site: str) -> list[str]:
+def own_places(work: Path, configuration: SiteConfiguration) -> list[Path]:
+    """Return what no program may see unless it is handed it: the work directory, and the folders of data."""
+    folders = (*configuration.data.values(), *configuration.out_of_distribution.values())
+    return [work, *(work / folder for folder in folders)]
+
+
+def refusals(policy: Policy, run: RunConfiguration, site: str, places: Sequence[Path]) -> list[str]:
     """Return why a site does not train a run by the program that the run asks for, each a sentence.
 
     These go to the aggregator, whom paths and hashes of this machine do not concern.
+
+    Args:
+        places: see ``own_places``.
     """
     if (name := run.program_at(site)) is None:
         return []
     program = program_for(policy, run, site)
     if program is None:
         return [f"trainer {name}: {ALLOWED_IN} names no such program; if this hospital has it, list it there"]
-    if not _obstacles(program):
+    if not _obstacles(program) and not exposed(program, places):
         return []
     return [f"trainer {name}: is not as this hospital allows it; `dropfed-site check` says there what is the matter"]
 
@@ -47,7 +56,7 @@ def runnable(policy: Policy, run: RunConfiguration, site: str) -> Program:
         ActionRequiredError: there is none, it is another by now, or it cannot be shut in.
     """
     program = program_for(policy, run, site)
-    for problem in refusals(policy, run, site) if program is None else _obstacles(program):
+    for problem in refusals(policy, run, site, ()) if program is None else _obstacles(program):
         raise ActionRequiredError(problem)
     assert program is not None
     return program
@@ -57,7 +66,7 @@ def exposed(program: Program, places: Iterable[Path]) -> list[str]:
     """Return which of this hospital's own places a program would see without being handed them, each a sentence.
 
     Args:
-        places: the work directory, and the folders of data.
+        places: see ``own_places``.
     """
     return [
         f"trainer {program.name}: sees {place}, which lies in {program.directory} or among the system's own programs; "
@@ -69,7 +78,7 @@ def exposed(program: Program, places: Iterable[Path]) -> list[str]:
 
 def look_at_programs(work: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
     """See which programs may train here, and whether they are as they were allowed."""
-    places = [work, *(work / folder for folder in configuration.data.values())]
+    places = own_places(work, configuration)
     for program in configuration.policy.external_trainers:
         if problems := [*_obstacles(program), *exposed(program, places)]:
             yield from (Finding("problem", problem) for problem in problems)

@@ -30,13 +30,14 @@ from shared.exchange.records.wire import PLAIN, FileEntry, Wire
 from shared.exchange.tables import read_metrics, require_of_round
 from shared.exchange.trust import check_form, open_yaml
 from shared.exchange.weights import check_tensors
+from shared.learning.apart import IsTime, names_of
 from shared.learning.data.sets import Members
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks.contract import Dataset
 from shared.learning.tasks.terms import EXTERNAL
 from shared.plurals import pluralize
 from site_client import store
-from site_client.apart import IsTime, answered, names_of
+from site_client.apart import answered
 from site_client.commitment import committed, release
 from site_client.configuration import SiteConfiguration
 from site_client.disclosure import Counts, split_counts

@@ -10,7 +10,7 @@ trouble.json    what stood in the way of a process
 rendezvous      where torchrun and, in ``store``, the processes find each other, if all are on one machine
 
 When the work is not wanted any more, or the daemon dies, every process ends at once, whatever it is doing: see
-``lifeline.py``.
+``shared/lifeline.py``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import Record
 from shared.folder.durable import write_file
+from shared.learning.apart import IsTime, environment_of, rest_or_go_on
 from shared.learning.data.sets import Members
 from site_client import store
-from site_client.apart import IsTime, environment_of, rest_or_go_on
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.train import Files, Trainer, Worked
 
@@ -189,7 +189,7 @@ def _command(job: Job, node: int) -> list[str]:
     else:
         meeting = ["--rdzv-backend=static", f"--rdzv-endpoint={site.rendezvous}", f"--node-rank={node}"]
     return [
-        *(sys.executable, "-m", "site_client.lifeline"),
+        *(sys.executable, "-m", "shared.lifeline"),
         *(f"--nnodes={site.nodes}", f"--nproc-per-node={site.processes}", "--max-restarts=0"),
         *(*meeting, f"--rdzv-id={job.attempt}"),
         *("-m", "site_client.worker", str(job_folder(job.work))),
@@ -197,7 +197,7 @@ def _command(job: Job, node: int) -> list[str]:
 
 
 def _environment(site: SiteConfiguration) -> dict[str, str]:
-    environment = environment_of(site)
+    environment = environment_of(site.threads)
     if site.nodes == 1:
         # Within this machine: torchrun serves its processes no store, which would listen on every network, and they
         # speak by the loopback.

@@ -22,6 +22,7 @@ from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Groups, Sharing, TensorList
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
+from shared.learning.apart import AnswerT, Progress, Question
 from shared.learning.compute import Computing, prepare_compute
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan, unit_of
@@ -47,7 +48,7 @@ from shared.learning.tasks.terms import Options
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
 from shared.service import alive
 from site_client import store
-from site_client.apart import AnswerT, Progress, Question, answered
+from site_client.apart import answered
 from site_client.configuration import FILE, Policy, SiteConfiguration, computing_of
 from site_client.disclosure import Counts, ScoreTable, reliability, told_images
 from site_client.policy import excesses
@@ -208,7 +209,7 @@ class Trainer:
         """Return the groups of tensors that stay here beside the network's."""
         groups = dict(self.method.groups(network, self.sharing).at_site)
         if self.method.options.keep_optimizer:
-            groups[OPTIMIZER] = remembered(self._optimizer(network), network)
+            groups[OPTIMIZER] = remembered(self._optimizer(network), network, self.sharing.frozen)
         return groups
 
     def _all_kept(self, network: nn.Module) -> TensorList:
@@ -295,7 +296,7 @@ class Trainer:
         if phases:
             self.method.finish(local)
             if OPTIMIZER in local.kept:
-                local.kept[OPTIMIZER] = read_memory(optimizer, network)
+                local.kept[OPTIMIZER] = read_memory(optimizer, network, self.sharing.frozen)
         # 5. Write what leaves and what stays: one process alone, and what stays first, so that no crash leaves a model
         #    that was sent beside a state from before it.
         tables[names.METRICS] = table.content()

@@ -11,9 +11,6 @@ from shared.escaping import quoted
 from shared.folder.durable import disk_trouble
 from shared.trouble import UnexpectedError
 
-TROUBLES = (DropfedError, OSError, MemoryError, torch.OutOfMemoryError)
-"""What is told, and is no mistake in a program."""
-
 
 def as_trouble(error: Exception, work: Path) -> DropfedError:
     """Return what was raised as people are told it."""

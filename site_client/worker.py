@@ -14,15 +14,17 @@ from torch._C._distributed_c10d import FileStore
 
 from shared.errors import TransientError
 from shared.folder.durable import write_file
+from shared.learning.apart import PERCENT, REST, confine
 from shared.learning.compute import prepare_compute
+from shared.learning.plugged import TROUBLES
 from shared.learning.plugins import permit
 from shared.learning.processes import Processes, joined
-from site_client.apart import ALLOWED_IN, PERCENT, REST, confine
+from shared.lifeline import end, end_with_starter
+from site_client.apart import ALLOWED_IN, bounds_of
 from site_client.configuration import computing_of
-from site_client.lifeline import end, end_with_starter
 from site_client.torchrun import JOB, STORE, TROUBLE, WORKED, WORKED_FORM, Job, Obstacle
 from site_client.train import trainer_at
-from site_client.trouble import TROUBLES, as_trouble
+from site_client.trouble import as_trouble
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ def main(folder: Path) -> None:
     job = Job.model_validate_json((folder / JOB).read_bytes())
     try:
         if job.run.plugins:
-            confine(job.site.policy, job.site.device)
+            confine(bounds_of(job.site))
             permit(job.run.plugins, job.site.policy.plugins, ALLOWED_IN)
         _work(job, folder)
     except TROUBLES as error:

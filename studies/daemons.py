@@ -33,9 +33,9 @@ from shared.exchange.tables import MetricsRow
 from shared.folder.durable import link_file
 from shared.learning.compute import EXACT, Computing, prepare_compute
 from shared.learning.kept_model import open_model
+from shared.learning.measures import task_of
 from shared.learning.methods import open_method
 from shared.learning.run_checks import check_together
-from shared.learning.tasks import task_named
 from site_client.configuration import open_folder, read_configuration
 from site_client.daemon import Daemon as SiteDaemon
 from site_client.final import FINAL
@@ -218,4 +218,4 @@ def _final(home: Path, run: RunConfiguration, name: str, site: SiteDaemon, compu
             link_file(path, target / path.name)
 
     objective = method.objective(run.rounds, run.rounds)
-    return Final(network, task_named(run.task), objective, images, {name: images.test}, keep)
+    return Final(network, task_of(run), objective, images, {name: images.test}, keep)

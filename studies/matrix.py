@@ -16,11 +16,13 @@ from pydantic import BeforeValidator
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.exchange.reading import check_record
-from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.run import Range, RunConfiguration
 from shared.exchange.records.values import Record
 from shared.exchange.signing import digest_of
+from shared.learning import plugins
 from shared.learning.compute import Precision
 from shared.learning.data.splits import Folds
+from shared.learning.measures import with_measures
 from shared.learning.methods import REFERENCES, files_behind, method_names, open_method
 from shared.learning.metrics import OF_CLASS
 from shared.learning.new_runs import as_of_now
@@ -129,6 +131,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
             settings.setdefault("tolerance", None)
         if turn is not None and isinstance(settings.get("split", {}), dict):
             settings["split"] = {**settings.get("split", {}), "folds": turn.model_dump()}
+        if isinstance(named := settings.get("scores", {}), dict) and (installed := _installed_scores(study)):
+            settings["scores"] = {**{score: {} for score in installed}, **named}
         values = {**settings, "run": study.study, "task": study.task, "sites": list(data), "seed": seed}
         try:
             run = check_record(values, RunConfiguration, f"arms: {label}")
@@ -184,10 +188,20 @@ def _methods(run: RunConfiguration) -> dict[str, str]:
     return {name: digest_of(path.read_bytes()) for name, path in sorted(files_behind(method).items())}
 
 
+def _installed_scores(study: StudyConfiguration) -> dict[str, Range]:
+    """Return the scores to be shown that somebody's wheel provides, as runs name them."""
+    provided = plugins.provided("scores")
+    return {score: Range() for score in study.scores if score in provided}
+
+
 def _unknown_scores(study: StudyConfiguration) -> list[str]:
     """Return a sentence for each score that the task does not have; of single classes each may."""
-    scoring = task_named(study.task).scoring(CrossEntropy())
-    there = scoring.scores([scoring.look(torch.zeros(2, 2), torch.tensor([0, 1]))])  # of two answers, whatever they say
+    task = task_named(study.task)
+    scoring = task.scoring(CrossEntropy())
+    there = {
+        *scoring.scores([scoring.look(torch.zeros(2, 2), torch.tensor([0, 1]))]),  # of two answers, whatever they say
+        *with_measures(task, _installed_scores(study)).scores,
+    }
     told = ", ".join(sorted(name for name in there if not name.startswith(OF_CLASS) and not name.endswith("_std")))
     return [
         f"scores: there is no {escape(score)}; take it out, or take one of {told}"

@@ -35,7 +35,6 @@ from shared.exchange.trust import Peer
 from shared.exchange.weights import write_tensors
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
-from shared.learning.methods import open_method
 from shared.learning.schedules import round_configuration
 from site_client.configuration import read_configuration
 from site_client.heartbeat import Heartbeat
@@ -315,9 +314,8 @@ def daemon_of(run: Played, store: RunStore) -> Daemon:
     return Daemon(
         store,
         [run.folder_sync],
-        heldout=nothing,
-        method=open_method("mean", {}),
-        aggregation=nothing,
+        work=nothing,
+        in_turn=False,
         score_name="",
         stop=run.stop,
         news=threading.Event(),

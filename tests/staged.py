@@ -16,6 +16,7 @@ from aggregator import rounds
 from aggregator.daemon import Daemon
 from aggregator.facts import awaited
 from aggregator.folder_sync import FolderSync
+from aggregator.model_work import Here
 from aggregator.setup import KEY_FILE, initialise
 from aggregator.site import read_invite
 from aggregator.store import RunStore
@@ -32,6 +33,7 @@ from shared.folder.local import LocalFolder
 from shared.learning.aggregation import Aggregation
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Groups
+from shared.learning.round_engine import RoundEngine
 from site_client.configuration import read_configuration
 from site_client.facts import may_answer
 from site_client.heartbeat import Heartbeat
@@ -101,9 +103,8 @@ class Staged:
         self.daemon = Daemon(
             self.store,
             list(self.folder_syncs.values()),
-            heldout=heldout,
-            method=open_method("mean", {}),
-            aggregation=self._aggregation(),
+            work=Here(RoundEngine(self.store, open_method("mean", {}), self._aggregation()), heldout),
+            in_turn=False,
             score_name="dice_mean",
             stop=stop,
             news=threading.Event(),

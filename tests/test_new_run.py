@@ -30,6 +30,7 @@ from shared.learning.model_files import save_tensors
 from shared.learning.run_checks import check_together
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import TASK_NAMES, task_named
+from shared.learning.tasks.terms import EXTERNAL
 from tests.federation.running import TASK, run_configuration, write_data
 
 SITES = {"north": "http://127.0.0.1/north/", "1e3": "http://127.0.0.1/like-a-number/"}
@@ -100,6 +101,22 @@ def test_every_method_gets_its_options_and_keeps_every_comment(task: str, method
         assert rate["initial"] == pytest.approx(30 * suggested["initial"])
     if not open_method(method, {}).reference:
         check_together(run)
+
+
+def test_a_run_of_programs_says_what_to_fill_in() -> None:
+    text = filled_in(Answers("1e3", EXTERNAL, "fedavg", list(SITES), 5))
+    run = parse_yaml(text.encode(), RunConfiguration, "run")
+    assert (run.run, run.task, run.sites, run.rounds, run.tolerance) == ("1e3", EXTERNAL, list(SITES), 5, None)
+    assert run.trainer and run.start and run.scores.keys() == {"score"}
+    assert comments(text) == comments(template(EXTERNAL))
+    assert sum("fill in: " in comment for comment in comments(text)) == 4
+    check_together(run)
+
+
+def test_a_new_run_of_programs_needs_no_heldout_images(prepared: Path, tmp_path: Path) -> None:
+    result = command("new-run", "--work", prepared, "--task", EXTERNAL, "--defaults", "--output", tmp_path / "RUN.yaml")
+    assert result.exit_code == 0, result.output
+    assert written(tmp_path / "RUN.yaml").sites == sorted(SITES)
 
 
 def test_a_cosine_lasts_as_long_as_the_run_and_sgd_takes_longer_steps_than_adam() -> None:

@@ -19,6 +19,7 @@ from shared.folder.answers import RangeError
 ROOT = Path(__file__).parent.parent
 ERRORS = {
     "ActionRequiredError",
+    "PluginError",
     "TransientError",
     "NotFoundError",
     "AlreadyExistsError",

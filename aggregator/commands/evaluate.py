@@ -13,5 +13,7 @@ from shared.predicting import evaluate_options, show_scores
 @click.command(help=__doc__)
 @MODEL
 @evaluate_options
-def command(folder: Path, model: Path, page: Path | None, as_json: bool, shows_all: bool) -> None:
-    show_scores(model, folder, page, as_json=as_json, shows_all=shows_all)
+def command(
+    folder: Path, *, model: Path, page: Path | None, as_json: bool, shows_all: bool, with_plugins: bool
+) -> None:
+    show_scores(model, folder, page, as_json=as_json, shows_all=shows_all, with_plugins=with_plugins)

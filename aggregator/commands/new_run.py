@@ -16,6 +16,7 @@ from aggregator.new_run import (
     Earlier,
     answered,
     methods_offered,
+    permit_task,
     require_free,
     run_of,
     suggested,
@@ -81,12 +82,13 @@ def command(
     defaults: bool,
 ) -> None:
     configuration = read_configuration(work)
-    tasks = tasks_with_images(work, configuration)
     earlier = Earlier.named(work, start) if start else None
     if earlier is not None:
         task = task or earlier.run.task
     if task is None:
+        tasks = tasks_with_images(work, configuration)
         task = tasks[0] if defaults else _asked("Task", tasks[0], click.Choice(tasks), str)
+    permit_task(configuration, task)
     given: dict[str, Any] = {"run": run, "method": method, "sites": sites or None, "rounds": rounds}
     answers = suggested(work, configuration, task, preset)
     answers = replace(answers, start=earlier, **{name: value for name, value in given.items() if value is not None})

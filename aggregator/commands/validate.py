@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from aggregator.commands import WORK
-from aggregator.preparation import prepare, remarks
+from aggregator.preparation import prepare
 from aggregator.store import RunStore
 from shared.check import Finding, report
 from shared.commands import AS_JSON, FILE_HERE
@@ -23,7 +23,7 @@ from shared.plurals import pluralize
 @AS_JSON
 def command(run_yaml: Path, work: Path, as_json: bool) -> None:
     prepared = prepare(work, run_yaml)
-    run = prepared.run
+    run = prepared.begun.run
     what = f"{run_yaml}: {run.run} can be launched: {run.task} by {run.method}, {pluralize(run.rounds, 'round')}"
     can_be = [] if RunStore(work, run.run).is_over else [Finding("ok", what)]
-    report([*can_be, *remarks(prepared)], as_json=as_json)
+    report([*can_be, *prepared.begun.remarks], as_json=as_json)

@@ -20,7 +20,7 @@ from shared.doors import Refusal, csv_text
 from shared.doors.numbers import finite, whole
 from shared.errors import RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES
-from shared.exchange.records.run import Range
+from shared.exchange.records.run import FIXED_COLUMNS, Range
 from shared.exchange.records.values import COUNT_TEXT, SCORE_COLUMN, decimal_text
 
 Split = Literal["train", "validation", "test"]
@@ -31,7 +31,6 @@ DECIMALS = 4
 """Of every loss and score, and of θ."""
 LARGEST_LOSS = 10.0
 """Losses beyond it, either way, are told as this."""
-_FIXED = ("round", "epoch", "split", "images", "learning_rate", "loss")
 _SCORES = (
     "accuracy|balanced_accuracy|sensitivity|specificity|f1|dice|iou|auroc|auroc_logits|auprc|kappa|calibration_error"
     "|misdiagnosis_auroc|selective_accuracy_[1-9]0|referral_share_9[05]|uncertainty_(right|wrong)"
@@ -58,7 +57,7 @@ class MetricsRow:
 def write_metrics(rows: list[MetricsRow]) -> bytes:
     """CSV bytes of at least one row, all with the same score columns."""
     names = sorted(rows[0].scores)
-    return csv_text.write([[*_FIXED, *names], *(_cells(row, names) for row in rows)])
+    return csv_text.write([[*FIXED_COLUMNS, *names], *(_cells(row, names) for row in rows)])
 
 
 def read_metrics(content: bytes, path: str, *, is_rounded: bool = True) -> list[MetricsRow]:
@@ -128,9 +127,9 @@ def require_learning_rate(rows: list[MetricsRow], path: str, learning_rate: floa
 
 def _read(content: bytes) -> list[MetricsRow]:
     header, *lines = csv_text.parse(content, MAX_RECORD_BYTES)
-    if not lines or tuple(header[: len(_FIXED)]) != _FIXED:
+    if not lines or tuple(header[: len(FIXED_COLUMNS)]) != FIXED_COLUMNS:
         raise Refusal("the header or the number of rows is wrong")
-    names = header[len(_FIXED) :]
+    names = header[len(FIXED_COLUMNS) :]
     if names != sorted(set(names)) or not all(re.fullmatch(SCORE_COLUMN, name) for name in names):
         raise Refusal("a score column has an unknown name")
     ranges = [(name, *_range(name)) for name in names]
@@ -153,7 +152,7 @@ def _require_rounded(row: MetricsRow) -> None:
 
 
 def _row(line: list[str], ranges: list[tuple[str, float, float]]) -> MetricsRow:
-    if len(line) != len(_FIXED) + len(ranges):
+    if len(line) != len(FIXED_COLUMNS) + len(ranges):
         raise Refusal("a row has another number of cells than the header")
     round_text, epoch_text, split, images, learning_rate, loss, *scores = line
     if split not in SPLITS or not re.fullmatch(COUNT_TEXT, images):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import nn
 from shared.errors import ActionRequiredError, RejectedError
 from shared.escaping import escape
 from shared.exchange.names import MessageRef, state_file
-from shared.exchange.records.tensors import TensorList
+from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.weights import LARGEST, TensorFile, magnitude_of, write_tensors, write_zeros
 from shared.folder.durable import link_file
@@ -196,13 +196,7 @@ class Aggregation:
 
     def leave(self, round_no: int) -> None:
         """Have a round whose answers all were left out end as it began."""
-        store = self._store
-        for group in self._made:
-            link_file(store.state_path(round_no - 1, group), store.state_path(round_no, group))
-        for site in self._run.sites:
-            if (own := store.own_aggregate_path(round_no - 1, site)).exists():
-                link_file(own, store.own_aggregate_path(round_no, site))
-        link_file(store.aggregate_path(round_no - 1), store.aggregate_path(round_no))
+        leave(self._store, self._run.sites, self._made, round_no)
 
     def settle(self, round_no: int, sound: Mapping[str, Answer]) -> None:
         """Make what goes with the aggregate that a round's answers were measured with.
@@ -222,11 +216,30 @@ class Aggregation:
             write_tensors(path, listed, lambda name, tensors=tensors: tensors[name].astype(np.float32))  # type: ignore[misc]
 
     def choose(self, chosen: int) -> None:
-        """Put the chosen aggregate in place, with what goes with it: zeros where nobody has measured it."""
-        link_file(self._store.aggregate_path(chosen), self._store.final_model)
-        for group, listed in self._sharing.with_final.items():
-            if not (settled := self._store.settled_path(chosen + 1, group)).exists():
-                write_zeros(settled, TensorList(tensors=listed))
+        """Put the chosen aggregate in place, with what goes with it."""
+        choose(self._store, self._sharing, chosen)
+
+
+def leave(store: RunFiles, sites: Iterable[str], made: Iterable[str], round_no: int) -> None:
+    """Have a round end as it began.
+
+    Args:
+        made: the groups that the aggregator has beside the model.
+    """
+    for group in made:
+        link_file(store.state_path(round_no - 1, group), store.state_path(round_no, group))
+    for site in sites:
+        if (own := store.own_aggregate_path(round_no - 1, site)).exists():
+            link_file(own, store.own_aggregate_path(round_no, site))
+    link_file(store.aggregate_path(round_no - 1), store.aggregate_path(round_no))
+
+
+def choose(store: RunFiles, sharing: Sharing, chosen: int) -> None:
+    """Put the chosen aggregate in place, with what goes with it: zeros where nobody has measured it."""
+    link_file(store.aggregate_path(chosen), store.final_model)
+    for group, listed in sharing.with_final.items():
+        if not (settled := store.settled_path(chosen + 1, group)).exists():
+            write_zeros(settled, TensorList(tensors=listed))
 
 
 def _require_weights(method: str, weights: Mapping[str, float], chosen: Sequence[str]) -> None:

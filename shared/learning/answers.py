@@ -165,7 +165,7 @@ def decide(
     limit: float | None,
     answer: Callable[[str], Answer],
     withdrawn: Collection[str],
-    aggregation: Aggregation,
+    aggregation: Aggregation | None,
 ) -> dict[str, Verdict]:
     """Return the verdict on each site that a round asked.
 
@@ -174,9 +174,13 @@ def decide(
         limit: what a score must exceed in this round; see ``passes``.
         answer: of a site whose answer passed the checks.
         withdrawn: the sites that have left the run.
+        aggregation: None where no answer can have passed.
     """
     accepted = sorted(site for site, each in scored.items() if each and passes(each, run, round_no, limit))
-    weights = aggregation.weights({site: answer(site) for site in accepted}) if accepted else {}
+    weights, why_left_out = {}, ""
+    if accepted and aggregation:
+        weights = aggregation.weights({site: answer(site) for site in accepted})
+        why_left_out = aggregation.why_left_out(len(accepted))
     return {
         site: _verdict(
             run,
@@ -185,7 +189,7 @@ def decide(
             scored=each,
             limit=limit,
             weight=weights.get(site),
-            why_left_out=aggregation.why_left_out(len(accepted)),
+            why_left_out=why_left_out,
             has_withdrawn=site in withdrawn,
         )
         for site, each in scored.items()

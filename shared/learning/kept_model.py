@@ -26,15 +26,16 @@ from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MAX_RECORD_BYTES, RUN_CONFIGURATION, Name
 from shared.exchange.reading import parse_yaml
-from shared.exchange.records.run import Privacy, RunConfiguration
+from shared.exchange.records.run import Plugin, Privacy, Range, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
-from shared.exchange.records.values import Count, Digest, Record
+from shared.exchange.records.values import Count, Digest, Record, ScoreColumn
 from shared.exchange.weights import TensorFile, check_tensors
 from shared.folder.durable import hash_file
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors
 from shared.learning.objectives import Objective
+from shared.learning.plugins import permit
 from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Network, Task
@@ -42,6 +43,7 @@ from shared.learning.tasks.terms import EXTERNAL, Options
 
 CARD = "card.yaml"
 MODEL_CARD = "model-card.json"
+WITH_PLUGINS = "--with-plugins"
 NO_THETA = "an export has none: it is measured at a site"
 
 _ANY_CLASSES = 2  # of a head that is not there
@@ -60,6 +62,8 @@ class KeptCard(Record):
             has none.
         theta: the uncertainty from which on a prediction should not be trusted.
         theta_status: ``measured``, or why it could not be and is 0.5.
+        plugins: the wheels that its run needed.
+        scores: the columns that its run listed, with what they may hold; of a site's program there are none.
     """
 
     run: Name
@@ -74,6 +78,8 @@ class KeptCard(Record):
     personal_round: Count | None
     theta: Annotated[float, Field(gt=0, le=1)]
     theta_status: str
+    plugins: list[Plugin] = []
+    scores: dict[ScoreColumn, Range] = {}
 
     @classmethod
     def of_run(cls, run: RunConfiguration, **rest: Any) -> KeptCard:
@@ -86,6 +92,8 @@ class KeptCard(Record):
             method_options=run.method_options,
             privacy=run.privacy,
             rounds=run.rounds,
+            plugins=run.plugins,
+            scores={} if run.trainer else run.scores,
             **rest,
         )
 
@@ -127,16 +135,17 @@ class KeptModel:
     stays: Sequence[str] = ()
 
 
-def open_model(folder: Path) -> KeptModel:
+def open_model(folder: Path, *, with_plugins: bool = False) -> KeptModel:
     """Open a model that can be asked.
 
     Args:
         folder: where it lies, ``WORK/final/RUN`` or an export; or ``WORK/final``: the newest below it.
+        with_plugins: import the plug-ins that it needs, if the same files are installed here.
 
     Raises:
         ConfigurationError: it is not there, not whole, or not what its card says.
     """
-    kept = open_parts(folder)
+    kept = open_parts(folder, with_plugins=with_plugins)
     if kept.card.task == EXTERNAL:
         raise ConfigurationError(
             [f"{folder}: dropfed does not know this network; ask it by the program that trains it"]
@@ -156,14 +165,19 @@ def open_model(folder: Path) -> KeptModel:
     return kept
 
 
-def open_parts(folder: Path) -> KeptModel:
+def open_parts(folder: Path, *, with_plugins: bool = False) -> KeptModel:
     """Open what a folder holds of a model; arguments and errors as for ``open_model``, but it need not be whole."""
     home, card = _described(folder)
+    if with_plugins:
+        permit(card.plugins, {each.name: each.sha256 for each in card.plugins}, WITH_PLUGINS)
     try:
         task, method = task_named(card.task), open_method(card.method, card.method_options)
         options: Options = task.options(card.task_options)
     except ConfigurationError as error:
-        raise ConfigurationError([f"{home}: {problem}" for problem in error.problems]) from None
+        needed = [] if with_plugins else [f"{each.name} {each.version}" for each in card.plugins]
+        lacking = [f"needs the plug-in {each}; install its wheel, and pass {WITH_PLUGINS} to run it" for each in needed]
+        problems = lacking or error.problems
+        raise ConfigurationError([f"{home}: {problem}" for problem in problems]) from None
     if not (home / CARD).exists():
         card = card.model_copy(update={"classes": [*(options.class_names or ())]})
     with torch.device("meta"):  # shapes without values: the files are checked before they cost any memory

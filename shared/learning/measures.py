@@ -61,7 +61,12 @@ def task_of(run: RunConfiguration) -> Task:
     task = task_named(run.task)
     if run.trainer is not None:  # what it names is what the sites' program tells
         return task
-    others = {name: _measure(name, told) for name, told in run.scores.items() if name not in task.scores}
+    return with_measures(task, run.scores)
+
+
+def with_measures(task: Task, scores: Mapping[str, Range]) -> Task:
+    """Return a task that tells further scores, beside its own; arguments and errors as for ``task_of``."""
+    others = {name: _measure(name, told) for name, told in scores.items() if name not in task.scores}
     if of_masks := sorted(name for name, measure in others.items() if measure.is_of_shapes and not task.labels_pixels):
         raise ConfigurationError([f"scores: {', '.join(of_masks)}: of masks, which {task.name} has not; leave it out"])
     return cast(Task, _MeasuredTask(task, others)) if others else task

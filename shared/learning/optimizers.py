@@ -4,6 +4,8 @@ can go on from it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 
@@ -21,8 +23,11 @@ def new_optimizer(network: nn.Module, options: Options, learning_rate: float) ->
     return kind(network.parameters(), lr=learning_rate, weight_decay=options.weight_decay)
 
 
-def remembered(optimizer: torch.optim.Optimizer, network: nn.Module) -> TensorList:
+def remembered(optimizer: torch.optim.Optimizer, network: nn.Module, frozen: Collection[str] = ()) -> TensorList:
     """Return the tensors ``KIND/PARAMETER`` that an optimizer has after a step, by what it is.
+
+    Args:
+        frozen: the parameters that it never moves, and of which it remembers nothing.
 
     Raises:
         ValueError: it is none of those that a run can have.
@@ -30,6 +35,8 @@ def remembered(optimizer: torch.optim.Optimizer, network: nn.Module) -> TensorLi
     shapes: dict[str, list[int]]
     tensors: dict[str, TensorShape] = {}
     for name, parameter in network.named_parameters():
+        if name in frozen:
+            continue
         own = list(parameter.shape)
         if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
             shapes = {"step": [], "exp_avg": own, "exp_avg_sq": own}
@@ -41,11 +48,17 @@ def remembered(optimizer: torch.optim.Optimizer, network: nn.Module) -> TensorLi
     return TensorList(tensors=tensors)
 
 
-def read_memory(optimizer: torch.optim.Optimizer, network: nn.Module) -> dict[str, Tensor]:
-    """Return what an optimizer remembers; of a parameter that it never moved, zeros."""
+def read_memory(
+    optimizer: torch.optim.Optimizer, network: nn.Module, frozen: Collection[str] = ()
+) -> dict[str, Tensor]:
+    """Return what an optimizer remembers; of a parameter that it has not moved yet, zeros.
+
+    Args:
+        frozen: as for ``remembered``.
+    """
     memory: dict[str, Tensor] = {}
     parameters = dict(network.named_parameters())
-    for key, listed in remembered(optimizer, network).tensors.items():
+    for key, listed in remembered(optimizer, network, frozen).tensors.items():
         kind, _, name = key.partition("/")
         found = optimizer.state.get(parameters[name], {}).get(kind)
         memory[key] = torch.zeros(listed.shape) if found is None else found.detach().cpu()

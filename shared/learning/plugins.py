@@ -70,6 +70,18 @@ def wheel_behind(group: Group, name: str) -> str | None:
     return None if point is None else _wheel_of(point)
 
 
+def template_of(task: str) -> str | None:
+    """Return the run that a wheel brings beside its task, ``run.TASK.yaml`` in the folder of the task's module, if it
+    does. Nothing is imported for that.
+    """
+    point = provided("tasks").get(task)
+    if point is None or point.dist is None:
+        return None
+    module = Path(str(point.dist.locate_file("")), *point.module.split("."))
+    path = (module if module.is_dir() else module.parent) / f"run.{task}.yaml"
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
 def described(distribution: Distribution) -> Plugin:
     """Return a wheel as offers name it.
 
@@ -204,6 +216,11 @@ def permit(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> N
 def permit_installed() -> None:
     """Let this process import whatever is installed: on a researcher's own machine, for images of their own."""
     _permitted.update(distributions())
+
+
+def is_permitted(group: Group, name: str) -> bool:
+    """Return whether a wheel that provides something by this name may be imported in this process."""
+    return wheel_behind(group, name) in _permitted
 
 
 def load(group: Group, name: str) -> object | None:

@@ -23,8 +23,10 @@ from shared.learning.data.images import grey_of, not_hidden
 from shared.learning.data.time_series import Window
 from shared.learning.dicom_segmentation import require_highdicom, write_segmentation
 from shared.learning.kept_model import KeptModel
+from shared.learning.measures import with_measures
 from shared.learning.metrics import dice
 from shared.learning.objectives import IGNORED, by_target
+from shared.learning.plugins import is_permitted
 from shared.learning.prediction_page import ORDERED_BY_SCORE, ORDERED_BY_UNCERTAINTY, Page, picture_of
 from shared.learning.tasks.contract import Evaluation, Sample
 from shared.learning.training import answers, evaluate, tame
@@ -180,7 +182,13 @@ def evaluate_labelled(kept: KeptModel, folder: Path, page: Path | None = None) -
         )
     if page and _are_pictures(images.samples):
         write_file(page, _compared(kept, images.samples).html("the scores are of all"))
-    return evaluate(kept.task, kept.model, images.samples, kept.objective)
+    task = with_measures(kept.task, {name: told for name, told in kept.card.scores.items() if name not in untold(kept)})
+    return evaluate(task, kept.model, images.samples, kept.objective)
+
+
+def untold(kept: KeptModel) -> list[str]:
+    """Return the scores of the model's run that are not told here, because somebody's wheel that may not run does."""
+    return [name for name in kept.card.scores if name not in kept.task.scores and not is_permitted("scores", name)]
 
 
 def _compared(kept: KeptModel, samples: Sequence[Any]) -> Page:

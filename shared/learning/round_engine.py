@@ -7,6 +7,7 @@ sites that it plays as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from shared.doors.numbers import finite
@@ -14,6 +15,8 @@ from shared.errors import RejectedError
 from shared.exchange import names
 from shared.exchange.encoding import decode
 from shared.exchange.records.answers import Reliability
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import decimal_text, sentence
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry
@@ -23,6 +26,37 @@ from shared.learning.answers import check_answer, decide, together
 from shared.learning.methods.contract import MODEL, Method
 from shared.learning.run_files import RunFiles, Scored
 from shared.trouble import held_against
+
+
+@dataclass(frozen=True)
+class PlainFiles:
+    """The tensor files of a run's answers in the plain form."""
+
+    store: RunFiles
+    run: RunConfiguration
+    sharing: Sharing
+
+    def of(self, site: str, round_no: int, file: Callable[[str], Path]) -> dict[str, Path]:
+        """Return a site's files of a round, by group; that of its model is made where it came in another form.
+
+        Args:
+            file: where a file of the answer lies, by name.
+
+        Raises:
+            RejectedError: its model does not hold the run's tensors in the run's form.
+        """
+        trains = round_no <= self.run.rounds
+        files = {MODEL: self._model(site, round_no, file(names.SITE_MODEL))} if trains else {}
+        return files | {group: file(names.state_file(group)) for group in self.sharing.groups("update", trains=trains)}
+
+    def _model(self, site: str, round_no: int, model: Path) -> Path:
+        if self.run.wire == PLAIN:
+            return model
+        plain, before = self.store.answer_path(round_no, site), self.store.aggregate_for(round_no - 1, site)
+        if not plain.exists():
+            shown_as = f"{names.MessageRef('update', self.run.run, round_no).path}/{names.SITE_MODEL}"
+            decode(model, plain, self.sharing.shared, self.run.wire, before, shown_as=shown_as)
+        return plain
 
 
 class RoundEngine:
@@ -36,6 +70,7 @@ class RoundEngine:
         self._store = store
         self._run = store.configuration()
         self._sharing = store.sharing()
+        self._plain_files = PlainFiles(store, self._run, self._sharing)
         self._method = method
         self._aggregation = aggregation
 
@@ -83,18 +118,7 @@ class RoundEngine:
         Raises:
             RejectedError: its model does not hold the run's tensors in the run's form.
         """
-        trains = round_no <= self._run.rounds
-        files = {MODEL: self._plain(site, round_no, file(names.SITE_MODEL))} if trains else {}
-        return files | {group: file(names.state_file(group)) for group in self._sharing.groups("update", trains=trains)}
-
-    def _plain(self, site: str, round_no: int, model: Path) -> Path:
-        if self._run.wire == PLAIN:
-            return model
-        plain, before = self._store.answer_path(round_no, site), self._store.aggregate_for(round_no - 1, site)
-        if not plain.exists():
-            shown_as = f"{names.MessageRef('update', self._run.run, round_no).path}/{names.SITE_MODEL}"
-            decode(model, plain, self._sharing.shared, self._run.wire, before, shown_as=shown_as)
-        return plain
+        return self._plain_files.of(site, round_no, file)
 
     def together(
         self,

@@ -15,5 +15,14 @@ from site_client.final import FINAL
 @WORK
 @MODEL
 @evaluate_options
-def command(folder: Path, *, work: Path, model: Path | None, page: Path | None, as_json: bool, shows_all: bool) -> None:
-    show_scores(model or work / FINAL, folder, page, as_json=as_json, shows_all=shows_all)
+def command(
+    folder: Path,
+    *,
+    work: Path,
+    model: Path | None,
+    page: Path | None,
+    as_json: bool,
+    shows_all: bool,
+    with_plugins: bool,
+) -> None:
+    show_scores(model or work / FINAL, folder, page, as_json=as_json, shows_all=shows_all, with_plugins=with_plugins)

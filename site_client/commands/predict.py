@@ -15,5 +15,7 @@ from site_client.final import FINAL
 @WORK
 @MODEL
 @predict_options
-def command(images: Path, *, work: Path, model: Path | None, output: Path, page: bool, dicom_seg: bool) -> None:
-    ask_about(model or work / FINAL, images, output, page=page, dicom_seg=dicom_seg)
+def command(
+    images: Path, *, work: Path, model: Path | None, output: Path, page: bool, dicom_seg: bool, with_plugins: bool
+) -> None:
+    ask_about(model or work / FINAL, images, output, page=page, dicom_seg=dicom_seg, with_plugins=with_plugins)

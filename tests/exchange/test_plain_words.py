@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from aggregator.configuration import AggregatorConfiguration
+from aggregator.preparation import Begin, Begun
 from shared.doors.schema import Faults, fill
 from shared.errors import ConfigurationError
 from shared.exchange.reading import OTHERWISE, PLAIN_WORDS, check_record, parse_json, problems_in
@@ -30,7 +31,10 @@ TEXTS = ("", "x", "1", "x" * 2000, "two\nlines", b"bytes")
 NUMBERS = (-1, 0, 1, 2, 10**30, -0.5, 1.5, math.nan, math.inf)
 HOLDING = ([], [1], ["x", "x"], [[]], [0] * 30, {}, {"x": 1}, {1: 2}, {"x": {"y": 1}}, {"shape": "x"}, {"rule": "x"})
 _WRITERS = ("apart", "final", "folders", "outside", "torchrun", "train")
-BETWEEN_PROCESSES = tuple(f"site_client.{name}" for name in _WRITERS)
+BETWEEN_PROCESSES = (
+    *(f"site_client.{name}" for name in _WRITERS),
+    *("shared.learning.apart", "aggregator.model_work", "aggregator.model_card"),
+)
 """What one process of a daemon writes for another."""
 WRONG = (None, True, *TEXTS, *NUMBERS, *HOLDING)
 
@@ -39,7 +43,8 @@ def kinds(of: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
     """All that is loaded, but for what one process of a daemon writes for another."""
     for kind in of.__subclasses__():
         product = kind.__module__.partition(".")[0]
-        if product in ("aggregator", "shared", "site_client", "studies") and kind.__module__ not in BETWEEN_PROCESSES:
+        is_between = kind.__module__ in BETWEEN_PROCESSES or issubclass(kind, Begin | Begun)
+        if product in ("aggregator", "shared", "site_client", "studies") and not is_between:
             yield kind
         yield from kinds(kind)
 

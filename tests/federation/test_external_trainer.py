@@ -18,7 +18,7 @@ import yaml
 from safetensors.numpy import save_file
 
 from aggregator.model_card import export
-from aggregator.preparation import prepare, remarks
+from aggregator.preparation import prepare
 from aggregator.run_view import view_run
 from aggregator.store import RunStore
 from shared.audit import report
@@ -152,7 +152,9 @@ def test_sites_train_an_unknown_network_in_c(softmax: Program, tmp_path: Path) -
         federation.run_to_the_end()
     view = view_run(federation.aggregator, RunStore(federation.aggregator, RUN))
     assert view.outcome.text.startswith("improved: mean validation score 0.333 before training, 1.000 after")
-    told = [finding.text for finding in remarks(prepare(federation.aggregator, federation.aggregator / "RUN.yaml"))]
+    told = [
+        finding.text for finding in prepare(federation.aggregator, federation.aggregator / "RUN.yaml").begun.remarks
+    ]
     assert [text for text in told if "trainer: north, south by the program softmax that is installed there" in text]
     shown = describe(federation.site("north"), RUN)
     assert f"trains by:          the program softmax: {programs.told(softmax)}" in shown
@@ -609,6 +611,9 @@ def test_nothing_runs_that_is_not_as_it_was_allowed(tmp_path: Path, monkeypatch:
     program = installed(home, SAME)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "there is no bubblewrap here" in obstacle(program)
+    monkeypatch.undo()
+    inside = judge(allowing(program), run, decision=True, site="north", places=[home / "data"])
+    assert inside.reason == refusal(allowing(away))  # no paths leave; `check` says which
     elsewhere = run_configuration(trainer={"name": "own", "sites": ["south"]})
     assert judge(POLICY, elsewhere, decision=True, site="north").answer == "yes"
 

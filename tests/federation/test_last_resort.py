@@ -16,6 +16,7 @@ import pytest
 import shared.folder.stopping
 from aggregator.daemon import Daemon as Aggregator
 from aggregator.folder_sync import FolderSync
+from aggregator.model_work import Here
 from aggregator.setup import initialise
 from aggregator.site import read_invite
 from aggregator.store import RunStore
@@ -30,6 +31,7 @@ from shared.folder.local import LocalFolder
 from shared.learning.aggregation import Aggregation
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Groups
+from shared.learning.round_engine import RoundEngine
 from shared.trouble import LONGEST_BACKOFF_S, Trouble, UnexpectedError
 from site_client.configuration import open_folder, read_configuration
 from site_client.daemon import Daemon
@@ -245,9 +247,8 @@ def test_a_model_that_cannot_be_scored_is_omitted_with_the_reason_and_the_daemon
     daemon = Aggregator(
         store,
         [run.folder_sync],
-        heldout=unscored,
-        method=method,
-        aggregation=Aggregation(store, method, Groups()),
+        work=Here(RoundEngine(store, method, Aggregation(store, method, Groups())), unscored),
+        in_turn=False,
         score_name="dice_mean",
         stop=run.stop,
         news=threading.Event(),

@@ -11,12 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from aggregator.cli import main as aggregator
+from aggregator.configuration import AggregatorConfiguration
+from aggregator.preparation import in_full
+from aggregator.setup import initialise
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import METRICS, MessageRef
-from shared.exchange.reading import parse_yaml
+from shared.exchange.reading import dump_values, parse_yaml
 from shared.exchange.records.run import Plugin, RunConfiguration
 from shared.folder.local import LocalFolder
 from shared.learning import plugins
@@ -30,6 +34,7 @@ from studies.cli import main as study
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, own_logins
 
+TEMPLATE = "src/round_shapes/run.round_shapes.yaml"
 KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
 
 
@@ -85,7 +90,7 @@ def a_site(root: Path, policy: Policy) -> SiteConfiguration:
 
 
 def asked(project: Path, **changes: object) -> RunConfiguration:
-    run = parse_yaml((project / "RUN.yaml").read_bytes(), RunConfiguration, "RUN.yaml")
+    run = parse_yaml((project / TEMPLATE).read_bytes(), RunConfiguration, "RUN.yaml")
     return run.model_copy(update=changes)
 
 
@@ -111,6 +116,16 @@ def test_it_trains_in_a_federation_that_an_auditor_can_check(project: Path, inst
     at = header.split(",").index("brier")
     assert all(0 < float(row.split(",")[at]) < 2 for row in rows)
     assert f"needs the plug-in:  dropfed-round-shapes 0.1.0, {here().sha256}" in describe(work, "test-run")
+    # Its model goes on; `predict` imports the wheel only if it is told to.
+    exported = tmp_path / "exported"
+    arguments = ["export", "test-run", "--work", str(federation.aggregator), "--output", str(exported)]
+    assert CliRunner().invoke(aggregator, arguments).exit_code == 0
+    asked_of = ["predict", str(tmp_path / "data" / "heldout" / "round"), "--model", str(exported)]
+    asked_of += ["--output", str(tmp_path / "answers")]
+    refused = CliRunner().invoke(aggregator, asked_of)
+    assert "needs the plug-in dropfed-round-shapes 0.1.0; install its wheel, and pass --with-plugins" in refused.output
+    assert "round_shapes" not in sys.modules
+    assert CliRunner().invoke(aggregator, [*asked_of, "--with-plugins"]).exit_code == 0
     # An auditor has no plug-in: verify needs none, and replay says which it needs.
     without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     without["PYTHONPATH"] = str(Path(__file__).parents[2])
@@ -124,6 +139,43 @@ def test_it_trains_in_a_federation_that_an_auditor_can_check(project: Path, inst
     assert f"plug-in dropfed-round-shapes 0.1.0 ({here().sha256}); install its wheel" in lacking.stderr
     again = subprocess.run([*replay, "--with-plugins"], capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stdout + again.stderr
+
+
+# --- a new run ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("brings_template", [True, False])
+def test_a_new_run_of_it_is_what_the_wheel_suggests_or_what_its_task_takes(
+    installed: Path, tmp_path: Path, brings_template: bool
+) -> None:
+    template = installed / "round_shapes" / "run.round_shapes.yaml"
+    if not brings_template:
+        template.unlink()
+    work = tmp_path / "aggregator"
+    initialise(work, "retina", {site: f"http://127.0.0.1/{site}/" for site in ("north", "east", "south")}, "aggregator")
+    settings = work / "aggregator.yaml"
+    before = parse_yaml(settings.read_bytes(), AggregatorConfiguration, settings.name).model_dump()
+
+    def new_run() -> Result:
+        arguments = ["new-run", "--work", str(work), "--task", "round_shapes", "--rounds", "5", "--defaults"]
+        return CliRunner().invoke(aggregator, arguments)
+
+    settings.write_bytes(dump_values(before | {"heldout": {"round_shapes": "heldout"}}))
+    refused = new_run()
+    assert refused.exit_code == 2 and "aggregator.yaml, plugins, does not name it" in refused.output
+    assert "round_shapes" not in sys.modules
+    allowed = {"heldout": {"round_shapes": "heldout"}, "plugins": {here().name: here().sha256}}
+    settings.write_bytes(dump_values(before | allowed))
+    written = new_run()
+    assert written.exit_code == 0, written.output
+    text = next(work.glob("round-*.yaml")).read_text()
+    run = parse_yaml(text.encode(), RunConfiguration, "RUN.yaml")
+    assert (run.task, run.sites, run.rounds) == ("round_shapes", ["east", "north", "south"], 5)
+    assert run.task_options["optimizer"] == "adam" if brings_template else run.task_options["encoder"] == "small"
+    assert ("`dropfed-aggregator new-run --task round_shapes` writes it" in text) == brings_template
+    assert "# answers needed to close a round at its deadline" in text
+    full = in_full(run)
+    assert full.task_options["labels"] == ["round", "square"]
 
 
 # --- what agrees, and what does not -------------------------------------------------------------------------------

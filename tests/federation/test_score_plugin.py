@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner, Result
 
+from aggregator.cli import main
 from aggregator.preparation import in_full
 from shared.audit.verify import verify
 from shared.errors import ConfigurationError
 from shared.exchange.names import METRICS, MessageRef
-from shared.exchange.reading import parse_yaml
+from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import Plugin, Range, RunConfiguration
 from shared.folder.local import LocalFolder
 from shared.learning import plugins
@@ -24,6 +27,8 @@ from shared.learning.measures import task_of
 from shared.learning.objectives import IGNORED, CrossEntropy
 from site_client.offer import describe
 from site_client.policy import judge
+from studies.configuration import StudyConfiguration
+from studies.matrix import expand
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, own_logins, run_configuration, staging_run
 
@@ -85,6 +90,32 @@ def test_a_run_of_a_built_in_task_tells_it(wheel: Plugin, tmp_path: Path) -> Non
     at = header.split(",").index("brier")
     assert len(rows) > 2 and all(0 < float(row.split(",")[at]) < 2 for row in rows)
     assert not verify(LocalFolder(folder)).findings
+    # Whoever has the model can have it measured by that score, too; nothing of the wheel is imported unasked.
+    exported, images = tmp_path / "exported", federation.data_of("heldout")
+    aggregator("export", "test-run", "--work", federation.aggregator, "--output", exported)
+    told = aggregator("evaluate", images, "--model", exported, "--json")
+    assert "warning: brier: not told; install the plug-in's wheel, and pass --with-plugins to run it" in told.stderr
+    assert "brier" not in json.loads(told.stdout) and "brier" not in sys.modules
+    told = aggregator("evaluate", images, "--model", exported, "--json", "--with-plugins")
+    assert 0 < json.loads(told.stdout)["brier"] < 2
+
+
+def aggregator(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_a_study_whose_scores_name_it_has_its_runs_tell_it(wheel: Plugin, tmp_path: Path) -> None:
+    permit(wheel)
+    (tmp_path / "north").mkdir()
+    settings = {"rounds": 1, "task_options": {"image_size": 32, "widths": [4, 8]}, "tolerance": None}
+    values = {"study": "small", "task": "octa_segmentation", "data": {"north": "north"}, "run": settings}
+    told = {"arms": {"mean": {"method": "mean"}}, "scores": ["dice_mean", "brier"]}
+    (cell,) = expand(StudyConfiguration.model_validate(values | told), tmp_path)
+    assert cell.configuration.run.scores == {"brier": Range()}
+    with pytest.raises(ConfigurationError, match="scores: there is no nowhere"):
+        expand(StudyConfiguration.model_validate(values | told | {"scores": ["nowhere"]}), tmp_path)
 
 
 def test_a_site_agrees_to_it_only_if_its_people_allow_the_wheel(wheel: Plugin) -> None:
@@ -113,6 +144,13 @@ def test_what_is_no_score_is_refused_in_a_sentence(
         permit(wheel)
     with pytest.raises(ConfigurationError, match=said):
         task_of(run_configuration(scores=scores))
+
+
+@pytest.mark.parametrize("name", ["images", "loss", "epoch"])
+def test_no_score_is_called_as_a_column_that_every_table_has(name: str) -> None:
+    content = dump_yaml(run_configuration()) + f"scores: {{{name}: {{}}}}\n".encode()
+    with pytest.raises(ConfigurationError, match=f"scores: {name} is a column that every table has"):
+        parse_yaml(content, RunConfiguration, "RUN.yaml")
 
 
 def test_an_offer_tells_its_range(wheel: Plugin) -> None:

@@ -18,7 +18,7 @@ from shared.exchange.names import MessageRef
 from shared.exchange.tables import read_metrics
 from shared.exchange.weights import TensorFile
 from shared.folder.durable import hash_file, write_file
-from site_client.apart import PERCENT
+from shared.learning.apart import PERCENT
 from site_client.cli import main
 from site_client.configuration import read_configuration
 from site_client.torchrun import job_folder
@@ -41,7 +41,7 @@ def torchrun_of(process: psutil.Process) -> list[psutil.Process]:
     found: list[psutil.Process] = []
     for child in process.children(recursive=True):
         try:
-            if {"site_client.lifeline", "site_client.worker"} & set(child.cmdline()):
+            if {"shared.lifeline", "site_client.worker"} & set(child.cmdline()):
                 found.append(child)
         except psutil.Error:
             continue
@@ -50,7 +50,7 @@ def torchrun_of(process: psutil.Process) -> list[psutil.Process]:
 
 def trains(process: psutil.Process, rank: int) -> bool:
     try:
-        return process.environ().get("RANK") == str(rank) and "site_client.lifeline" not in process.cmdline()
+        return process.environ().get("RANK") == str(rank) and "shared.lifeline" not in process.cmdline()
     except psutil.Error:
         return False
 

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from aggregator.cli import main as aggregator
 from aggregator.model_card import export
-from aggregator.preparation import prepare, remarks
+from aggregator.preparation import prepare
 from aggregator.store import RunStore
 from aggregator.warm_start import load_start
 from shared.audit.verify import verify
@@ -119,7 +119,7 @@ def test_where_it_comes_from_is_said_everywhere(federation: FederationInProcess,
 
 
 def test_validate_says_what_a_run_begins_with_and_that_no_batch_norm_stays(federation: FederationInProcess) -> None:
-    told = [remark.text for remark in remarks(prepare(federation.aggregator, federation.aggregator / "RUN.yaml"))]
+    told = [remark.text for remark in prepare(federation.aggregator, federation.aggregator / "RUN.yaml").begun.remarks]
     assert federation.run.start is not None
     assert f"start: training begins with the model of first, SHA-256 {federation.run.start.sha256}" in told
     assert (

@@ -54,6 +54,21 @@ def test_a_new_one_goes_on_from_what_another_remembers(kind):
     assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in other.state_dict().items())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_kept_of_what_is_frozen(kind):
+    network = nn.Linear(2, 2)
+    network.weight.requires_grad_(False)
+    optimizer = new_optimizer(network, task_named("octa_segmentation").options({"optimizer": kind}), 0.1)
+    network(torch.ones(1, 2)).square().sum().backward()
+    optimizer.step()
+    memory = read_memory(optimizer, network, frozen=["weight"])
+    assert memory and all(name.endswith("/bias") for name in memory)
+    assert memory.keys() == remembered(optimizer, network, frozen=["weight"]).tensors.keys()
+    restore_memory(
+        new_optimizer(network, task_named("octa_segmentation").options({"optimizer": kind}), 0.1), network, memory
+    )
+
+
 def test_a_method_that_computes_with_step_sizes_needs_sgd():
     check_together(run_configuration(method="scaffold", task_options={"weight_decay": 0.01}))
     with pytest.raises(ConfigurationError, match=r"scaffold computes with step sizes.*set `optimizer: sgd`"):

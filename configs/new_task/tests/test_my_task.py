@@ -8,7 +8,7 @@ from my_task.synthetic import write_site
 
 import dropfed
 
-RUN = Path(__file__).parents[1] / "RUN.yaml"
+RUN = Path(__file__).parents[1] / "src" / "my_task" / "run.my_task.yaml"
 
 
 def test_a_federation_learns_it(tmp_path: Path) -> None:

@@ -164,6 +164,10 @@ _LATER = frozenset({"tolerance_score", "score_every", "start", "plugins", "score
 """Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
 
 
+FIXED_COLUMNS = ("round", "epoch", "split", "images", "learning_rate", "loss")
+"""The columns with which every table of scores begins."""
+
+
 class StopAfter(Record):
     """Ends a run before its last round: once so many rounds in a row gained too little.
 
@@ -289,6 +293,8 @@ class RunConfiguration(Payload):
             )
         if self.trainer is not None and (strange := set(self.trainer.sites or ()).difference(self.sites)):
             raise ValueError(f"trainer: sites: {', '.join(sorted(strange))}: not among the run's sites; correct it")
+        if taken := sorted(self.scores.keys() & set(FIXED_COLUMNS)):
+            raise ValueError(f"scores: {taken[0]} is a column that every table has; call the score by another name")
         rate = self.learning_rate
         falls = min(rate.period, self.rounds)
         if isinstance(rate, Falling) and rate.initial * rate.factor**falls == 0:

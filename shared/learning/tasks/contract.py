@@ -19,7 +19,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from shared.errors import ConfigurationError, DataError
-from shared.exchange.records.run import Range
+from shared.exchange.records.run import FIXED_COLUMNS, Range
 from shared.learning.data.augmentation import Augmentation, Crops
 from shared.learning.data.division import deal, present
 from shared.learning.data.sets import Members, members_of, sets_of
@@ -319,6 +319,8 @@ def opened(kind: object, name: str) -> Task:
         raise ConfigurationError([f"{wrong} cannot be made ({type(error).__name__}: {error}); correct it"]) from error
     if task.name != name:
         raise ConfigurationError([f"{wrong} calls itself {task.name!r}; give it the name of its entry point"])
+    if taken := sorted({*task.scores} & {*FIXED_COLUMNS}):
+        raise ConfigurationError([f"{wrong} has a score {taken[0]}, which is a column that every table has; rename it"])
     return task
 
 

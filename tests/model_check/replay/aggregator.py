@@ -16,6 +16,7 @@ from aggregator import rounds
 from aggregator.daemon import Daemon
 from aggregator.facts import awaited
 from aggregator.folder_sync import FolderSync
+from aggregator.model_work import Here
 from aggregator.setup import KEY_FILE, initialise
 from aggregator.site import read_invite
 from aggregator.store import RunStore
@@ -28,6 +29,7 @@ from shared.exchange.signing import SigningKey
 from shared.learning.aggregation import Aggregation
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Groups
+from shared.learning.round_engine import RoundEngine
 from tests.model_check.replay.line import Line
 from tests.model_check.replay.stubs import Clock, Unscored
 from tests.model_check.state import RUN, SITES
@@ -63,9 +65,8 @@ class AggregatorOnDisk:
         self.daemon = Daemon(
             self.store,
             list(self.folder_syncs.values()),
-            heldout=heldout,
-            method=open_method("mean", {}),
-            aggregation=self._aggregation(),
+            work=Here(RoundEngine(self.store, open_method("mean", {}), self._aggregation()), heldout),
+            in_turn=False,
             score_name="dice_mean",
             stop=threading.Event(),
             news=threading.Event(),

@@ -1,4 +1,4 @@
-"""Synthetic images: ``python -m my_task.synthetic FOLDER`` writes a site's data folder. Tests need no real image."""
+"""Synthetic images: ``python -m my_task.synthetic FOLDER SEED`` writes a data folder. Tests need no real image."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ def write_site(root: Path, images: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    write_site(Path(sys.argv[1]), images=60, seed=1)
+    write_site(Path(sys.argv[1]), images=60, seed=int(sys.argv[2]))

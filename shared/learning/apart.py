@@ -1,0 +1,296 @@
+"""What needs the code of a plug-in is done in a process of its own, which has neither our keys nor a password.
+
+A ``Question`` is one piece of such work. Without plug-ins it is answered here. With them a child process is started
+(``plugged.py``), which compares run, settings and installed files once more before it imports anything. It works under
+limits of time and memory. What it answers is read back as JSON, by the question's own form.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import TypeAdapter
+
+from shared.doors import Refusal
+from shared.doors.schema import fill_form, fill_json
+from shared.errors import (
+    ActionRequiredError,
+    ConfigurationError,
+    DataError,
+    DropfedError,
+    PluginError,
+    RejectedError,
+    TransientError,
+)
+from shared.escaping import escape
+from shared.exchange.records.run import DistributionName, Plugin
+from shared.exchange.records.values import Digest, Record
+from shared.folder.durable import write_file
+
+QUESTION, ANSWER, OBSTACLE, OUTPUT = "question.json", "answer.json", "obstacle.json", "output.txt"
+PERCENT, REST = "percent", "rest"
+
+LOOK_S = 0.1  # between two looks whether it has answered
+_ROOM_BYTES = 4_000_000_000  # that PyTorch itself takes, and what prepares images, beside what a run says it takes
+_LARGEST_ANSWER = 100_000_000  # bytes: the units of a large folder
+_SECRET = re.compile("PASS|SECRET|TOKEN|CREDENTIAL|KEY|PROXY", re.IGNORECASE)
+"""In the name of a variable that may lead to a password; a proxy's address may hold one."""
+
+AnswerT = TypeVar("AnswerT")
+Progress = Callable[[int], None]
+"""Called with percent done, over and over."""
+IsTime = Callable[[int], bool]
+"""Told percent done, says whether to go on or to rest; raises ``Stopped`` to end the work."""
+
+
+class Bounds(Record):
+    """What the code of plug-ins may do on a machine.
+
+    Args:
+        program: the module that is started to answer.
+        file: of the machine's settings.
+        section: of that file in which the machine's people say all this.
+        allowed: SHA-256 by name.
+        minutes: that one piece of work may take.
+        memory_gb: that it may take besides PyTorch itself; None: nothing bounds it.
+    """
+
+    program: str
+    file: str
+    section: Literal["", "policy: "]
+    allowed: dict[DistributionName, Digest]
+    minutes: float
+    memory_gb: float | None
+    threads: int
+
+    @property
+    def allowed_in(self) -> str:
+        """Where the machine's people say which plug-ins they allow."""
+        return f"{self.file}, {self.section}plugins,"
+
+    @property
+    def too_long(self) -> str:
+        """What is said of work that takes longer."""
+        return (
+            f"took more than the {self.minutes:g} minutes that {self.file} allows one piece of its work "
+            f"({self.section}plugin_minutes): see what it does, or allow more"
+        )
+
+
+class Question(Record, Generic[AnswerT]):
+    """A piece of work with a task or a method, which may be a plug-in's.
+
+    Attributes:
+        form: of its answer.
+    """
+
+    form: ClassVar[TypeAdapter[Any]]
+
+    @property
+    def step(self) -> str:
+        """What people call the work; empty where who asks says it."""
+        return ""
+
+    @abstractmethod
+    def answer(self, on_progress: Progress) -> AnswerT:
+        """Do it in this process."""
+
+
+class Asked(Record):
+    """``question.json``: what a child process is started with. No key, no secret and no password is in it.
+
+    Args:
+        kind: the name of the question's class.
+        question: its fields, as JSON.
+        whose: what people call the code, and what it does.
+    """
+
+    kind: str
+    question: str
+    plugins: list[Plugin]
+    bounds: Bounds
+    whose: str
+
+
+class Obstacle(Record):
+    """``obstacle.json``: what stood in the way of a child, to be raised where the question was asked."""
+
+    kind: Literal["configuration", "data", "rejected", "transient", "plug-in", "action required"]
+    problems: list[str]
+
+    @classmethod
+    def of(cls, error: DropfedError) -> Obstacle:
+        """Return an error as a child tells it."""
+        match error:
+            case ConfigurationError():
+                return cls(kind="configuration", problems=list(error.problems))
+            case DataError():
+                return cls(kind="data", problems=list(error.problems))
+            case RejectedError():
+                return cls(kind="rejected", problems=[error.file, error.reason])
+            case TransientError():
+                return cls(kind="transient", problems=[str(error)])
+            case PluginError():
+                return cls(kind="plug-in", problems=[str(error)])
+        return cls(kind="action required", problems=[str(error)])
+
+    def error(self) -> DropfedError:
+        """Return it as the error that it was."""
+        match self.kind:
+            case "configuration":
+                return ConfigurationError(self.problems)
+            case "data":
+                return DataError(self.problems)
+            case "rejected":
+                return RejectedError(self.problems[0], self.problems[-1])
+            case "transient":
+                return TransientError(self.problems[0])
+            case "plug-in":
+                return PluginError(self.problems[0])
+        return ActionRequiredError(self.problems[0])
+
+
+def answered(
+    question: Question[AnswerT],
+    bounds: Bounds,
+    plugins: Sequence[Plugin],
+    is_time: IsTime = lambda percent: True,
+) -> AnswerT:
+    """Return the answer to a question: worked out here, or by a child process where it needs plug-ins.
+
+    Raises:
+        Stopped: by ``is_time``, which is asked while a child works.
+        PluginError: a plug-in raises, hangs, is too large or answers nonsense; it is named.
+        DropfedError: what else stood in the way.
+    """
+    if not plugins:
+        return question.answer(lambda percent: None)
+    with tempfile.TemporaryDirectory(prefix="dropfed-") as scratch:
+        folder = Path(scratch)
+        whose = names_of(plugins) + (f", {question.step}" if question.step else "")
+        asked = Asked(
+            kind=type(question).__name__,
+            question=question.model_dump_json(),
+            plugins=list(plugins),
+            bounds=bounds,
+            whose=whose,
+        )
+        write_file(folder / QUESTION, asked.model_dump_json().encode(), private=True)
+        code = _worked(folder, bounds, is_time, whose)
+        return _outcome(question, folder, code, whose)  # type: ignore[no-any-return]
+
+
+def names_of(plugins: Sequence[Plugin]) -> str:
+    """Return what people call the plug-ins of a piece of work."""
+    return "plug-in " + " and ".join(f"{plugin.name} {plugin.version}" for plugin in plugins)
+
+
+def environment_of(threads: int) -> dict[str, str]:
+    """Return the environment of a process that computes: nothing in it leads to a password."""
+    plain = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    return plain | {"OMP_NUM_THREADS": str(threads)}
+
+
+def confine(bounds: Bounds) -> None:
+    """Bound what this process may take, before it imports a plug-in. A GPU's driver maps more than it uses, so there
+    nothing bounds the memory.
+    """
+    if sys.platform != "win32" and bounds.memory_gb is not None:
+        import resource  # noqa: PLC0415  (Windows has none)
+
+        most = int(bounds.memory_gb * 1e9) + _ROOM_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def rest_or_go_on(folder: Path, is_time: IsTime) -> bool:
+    """Ask whether a process that works in a folder is to rest, and have it know; return whether it goes on."""
+    goes_on = is_time(_percent(folder))
+    if goes_on:
+        (folder / REST).unlink(missing_ok=True)
+    else:
+        (folder / REST).touch()
+    return goes_on
+
+
+def attended(
+    child: subprocess.Popen[bytes], minutes: float, goes_on: Callable[[], bool], too_long: DropfedError
+) -> int:
+    """Wait until a child ends; return its exit status. It is gone when this returns or raises.
+
+    Args:
+        minutes: that it may work.
+        goes_on: asked over and over whether it works or rests; may raise to end it.
+        too_long: what is raised of one that works longer.
+    """
+    left_s = minutes * 60
+    try:
+        while child.poll() is None:
+            began = time.monotonic()
+            works = goes_on()
+            time.sleep(LOOK_S)
+            left_s -= (time.monotonic() - began) * works
+            if left_s < 0:
+                raise too_long
+        return child.returncode
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def _worked(folder: Path, bounds: Bounds, is_time: IsTime, whose: str) -> int:
+    """Have a child work; return its exit status. None is left when this returns or raises."""
+    with (folder / OUTPUT).open("wb") as output:
+        child = subprocess.Popen(  # noqa: S603  (our own program, with nothing of others in its arguments)
+            [sys.executable, "-m", bounds.program, str(folder)],
+            stdin=subprocess.PIPE,  # it ends when nobody holds the other end
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment_of(bounds.threads),
+            start_new_session=True,  # Ctrl-C is the daemon's to hear
+        )
+    too_long = PluginError(f"{whose}: {bounds.too_long}")
+    return attended(child, bounds.minutes, lambda: rest_or_go_on(folder, is_time), too_long)
+
+
+def _outcome(question: Question[Any], folder: Path, code: int, whose: str) -> Any:
+    obstacle, answer = folder / OBSTACLE, folder / ANSWER
+    try:
+        if obstacle.exists():
+            raise fill_json(Obstacle, _bounded(obstacle), _LARGEST_ANSWER).error()
+        if code == 0:
+            return fill_form(question.form, _bounded(answer), _LARGEST_ANSWER)
+    except (OSError, Refusal):
+        raise PluginError(f"{whose}: what it came to cannot be read; ask who wrote it") from None
+    why = last_words(folder / OUTPUT, code)
+    raise PluginError(f"{whose}: its process ended ({why}); ask who wrote it")
+
+
+def _bounded(path: Path) -> bytes:
+    """Return a file's bytes, and no more than make it too large."""
+    with path.open("rb") as file:
+        return file.read(_LARGEST_ANSWER + 1)
+
+
+def last_words(output: Path, code: int) -> str:
+    """Return why a child ended, as far as it said so in the file of its output."""
+    with output.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
+        said = file.read(2000).decode(errors="replace").split("\n")
+    lines = [line.strip() for line in said if line.strip()]
+    return escape(lines[-1][:300]) if lines else f"signal {-code}" if code < 0 else f"exit status {code}"
+
+
+def _percent(folder: Path) -> int:
+    try:
+        return int((folder / PERCENT).read_text())
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,211 @@
+"""A plug-in's code at the aggregator: in a process of its own, which can do the daemon and the run no harm."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from aggregator.model_work import begin_work
+from aggregator.preparation import prepare
+from aggregator.store import RunStore
+from shared.errors import PluginError
+from shared.exchange.records.run import BelowLast, Plugin
+from shared.learning import plugins
+from shared.learning.aggregation import Answer
+from shared.learning.methods.contract import MODEL
+from shared.learning.run_files import Scored
+from tests.canary import password_of
+from tests.federation.in_process import FederationInProcess
+from tests.federation.running import POLICY, own_logins, run_configuration
+from tests.folder.logins import AGGREGATOR
+
+REPOSITORY = Path(__file__).parents[2]
+MODULE = '''
+import json, os, sys, time
+from pathlib import Path
+
+import numpy as np
+import dropfed
+
+PLACE = Path({place!r})
+AT_AGGREGATOR = sys.modules["__main__"].__spec__.name == "aggregator.plugged"
+WORK = json.loads(Path(sys.argv[1], "question.json").read_text())["kind"]
+
+
+def next_of(step):
+    """What is to happen in a step of a piece of work, one after the other; in the end nothing more."""
+    told = PLACE / f"{{WORK}}-{{step}}"
+    if not AT_AGGREGATOR or not told.exists():
+        return ""
+    first, *rest = told.read_text().split() or [""]
+    told.write_text(" ".join(rest))
+    return first
+
+
+def misbehave(step):
+    match next_of(step):
+        case "raises":
+            raise RuntimeError("of its own")
+        case "hangs":
+            time.sleep(600)
+        case "dies":
+            os._exit(7)
+        case "eats":
+            kept = [np.ones(10**9, dtype=np.uint8) for _ in range(100)]
+        case "nan":
+            return float("nan")
+        case "shapes":
+            return np.zeros(3)
+        case "looks":
+            descriptors = {{name: os.path.realpath(f"/proc/self/fd/{{name}}") for name in os.listdir("/proc/self/fd")}}
+            seen = {{"environment": dict(os.environ), "descriptors": descriptors, "arguments": sys.argv}}
+            (PLACE / "seen.json").write_text(json.dumps(seen))
+
+
+class Shaky(dropfed.Method):
+    """The plain mean, but for what it is told to do."""
+
+    name = "shaky"
+
+    def network(self, build):
+        misbehave("network")
+        return build(0)
+
+    def objective(self, round_no, rounds):
+        misbehave("objective")
+        return super().objective(round_no, rounds)
+
+    def weights(self, accepted):
+        value = misbehave("weights")
+        return dict.fromkeys(accepted, value) if value is not None else super().weights(accepted)
+
+    def combine(self, part):
+        value = misbehave("combine")
+        return {{"model": part.mean() if value is None else part.mean() * value if value != value else value}}
+'''
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where the plug-in reads what it is to do."""
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+@pytest.fixture
+def wheel(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
+    """The wheel as it lies once it is installed, for this process and those that it starts; it is not permitted yet."""
+    installed, about = place.parent / "installed", "dropfed_shaky-0.1.0.dist-info"
+    files = {
+        "shaky.py": MODULE.format(place=str(place)),
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: dropfed-shaky\nVersion: 0.1.0\n",
+        f"{about}/entry_points.txt": "[dropfed.methods]\nshaky = shaky:Shaky\n",
+    }
+    for name, text in files.items():
+        (installed / name).parent.mkdir(parents=True, exist_ok=True)
+        (installed / name).write_text(text)
+    (installed / about / "RECORD").write_text("".join(f"{name},,\n" for name in files))
+    monkeypatch.syspath_prepend(str(installed))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(installed), str(REPOSITORY)]))
+    monkeypatch.setattr(plugins, "_permitted", set())
+    importlib.invalidate_caches()
+    yield plugins.described(plugins.distributions()["dropfed-shaky"])
+    assert "shaky" not in sys.modules, "the daemons' own process has imported it"
+
+
+@contextmanager
+def federation_of(root: Path, wheel: Plugin, **settings: object) -> Iterator[FederationInProcess]:
+    run = run_configuration(method="shaky", sites=["north"], quorum=1)
+    allowed = {wheel.name: wheel.sha256}
+    policy = POLICY.model_copy(update={"plugins": allowed, "methods": ["shaky"]})
+    with FederationInProcess(root, run, policy=policy) as federation:
+        federation.set_up(own_logins(run.sites, f"http://127.0.0.1:{federation.server.port}"))
+        federation.change(federation.aggregator / "aggregator.yaml", plugins=allowed, **settings)
+        yield federation
+
+
+def test_whatever_it_does_is_named_and_the_run_goes_on(
+    wheel: Plugin, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "not for plug-ins")
+    monkeypatch.setattr("aggregator.daemon.LONGEST_WAIT_S", 0.01)
+    for step, does in {
+        "Check-objective": "dies looks",
+        "Decide-weights": "raises raises raises",  # of the answer, of it alone, and of one that moves nothing
+        "Combine-combine": "shapes",
+    }.items():
+        (place / step).write_text(does)
+    with federation_of(tmp_path, wheel) as federation:
+        federation.run_to_the_end()
+    log = (federation.aggregator / "log.txt").read_text()
+    who, again = "plug-in dropfed-shaky 0.1.0", "Trying again until it works."
+    checking, weighing = f"{who}, checking north's answer of round 1", f"{who}, weighing the answers of round 1"
+    for sentence in (
+        f"{checking}: its process ended (exit status 7); ask who wrote it. {again}",
+        f"{weighing}: raised RuntimeError: of its own; ask who wrote it. {again}",
+        f"{who}, combining the models of round 1: raised ",
+    ):
+        assert sentence in log
+    store = RunStore(federation.aggregator, "test-run")
+    assert (store.verdicts(1) or {})["north"].status == "accepted"
+    assert not store.trouble
+    seen = json.loads((place / "seen.json").read_text())
+    key = (federation.aggregator / "aggregator.key").read_text().strip()
+    everything = json.dumps(seen)
+    assert "not for plug-ins" not in everything
+    assert key not in everything
+    assert password_of(AGGREGATOR) not in everything
+    opened = [path for path in seen["descriptors"].values() if str(federation.root) in path]
+    assert not opened
+
+
+def test_once_the_run_is_stopped_it_holds_up_nothing(wheel: Plugin, place: Path, tmp_path: Path) -> None:
+    with federation_of(tmp_path, wheel) as federation:
+        prepared = prepare(federation.aggregator, federation.aggregator / "RUN.yaml")
+    store = RunStore(federation.aggregator, "test-run")
+    store.begin(prepared.begun.run, prepared.begun.division)
+    work = begin_work(prepared, store, threading.Event())
+    store.ask(1, ("north",), ("north",))
+    for question in ("LimitBelow", "Decide", "Combine"):
+        (place / f"{question}-network").write_text("raises")
+    store.request_stop()
+    first, said = store.aggregate_path(0), "raised RuntimeError: of its own; ask who wrote it"
+    assert work.limit(first, BelowLast(below_last=0.5)) == 1
+    checked = {"north": Scored(score="0.9", theta=None, reason="")}
+
+    def answer(_site: str) -> Answer:
+        return Answer({MODEL: first}, images=10)
+
+    omitted = work.verdicts(1, checked, limit=0.5, answer=answer, withdrawn=[])["north"]
+    assert (omitted.status, omitted.weight) == ("omitted", None)
+    assert omitted.reason == f"plug-in dropfed-shaky 0.1.0, weighing the answers of round 1: {said}"
+    accepted = omitted.model_copy(update={"status": "accepted", "weight": "1.0"})
+    with pytest.raises(OverflowError, match=f"combining the models of round 1: {said}"):
+        work.combine(1, {"north": accepted}, answer)
+    assert store.aggregate_path(1).read_bytes() == first.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("hangs", r"took more than the 0\.1 minutes that aggregator\.yaml allows one piece of its work"),
+        ("eats", r"the memory is full|raised .*Error: Unable to allocate"),
+    ],
+)
+def test_a_run_that_it_cannot_begin_is_not_begun(
+    wheel: Plugin, place: Path, tmp_path: Path, does: str, said: str
+) -> None:
+    (place / "Begin-network").write_text(does)
+    settings = {"plugin_minutes": 0.1 if does == "hangs" else 10.0, "plugin_memory_gb": 0.5}
+    named = f"plug-in dropfed-shaky 0.1.0, beginning run test-run: ({said})"
+    with federation_of(tmp_path, wheel, **settings) as federation, pytest.raises(PluginError, match=named):
+        prepare(federation.aggregator, federation.aggregator / "RUN.yaml")
+    assert not RunStore(federation.aggregator, "test-run").home.exists()
