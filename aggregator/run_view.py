@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import MetricsRow, Split
 from shared.learning.choice import Tables, received_rows, reported_scores
+from shared.learning.gain import Gain, gains
 from shared.learning.metrics import mean_over_sites
 from shared.learning.outcome import Outcome, outcome_of, standstills
 from shared.learning.tasks import SELECTION_SCORES
@@ -155,6 +156,7 @@ class RunView:
         card: of the chosen model.
         bytes: of all messages of the run, by enrolled site.
         standstills: what keeps it from coming to anything while it goes on, a sentence each.
+        gains: by site, what it gains over training alone, in a run with a baseline that has ended.
     """
 
     configuration: RunConfiguration
@@ -166,6 +168,7 @@ class RunView:
     rounds: Sequence[Round]
     bytes: Mapping[str, Bytes]
     standstills: Sequence[str] = ()
+    gains: Mapping[str, Gain] = field(default_factory=dict)
 
     @property
     def run(self) -> str:
@@ -279,11 +282,12 @@ def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
     verdicts = {number: closed for number in numbers if (closed := store.verdicts(number)) is not None}
     tables = read_tables(store, ledgers, numbers if with_open_round else verdicts)
     scores = reported_scores(received_rows(tables, "validation"), score)
+    gained = gains(tables, card.chosen_round, score) if card else {}
     of_closed = {aggregate: found for aggregate, found in scores.items() if aggregate + 1 in verdicts}
     asked = {number: store.participants(number) for number in numbers}
     return RunView(
         configuration=run,
-        outcome=outcome_of(run, card, store.aborted(), scores),
+        outcome=outcome_of(run, card, store.aborted(), scores, gained),
         aborted=store.aborted(),
         score=score,
         card=card,
@@ -291,6 +295,7 @@ def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
         rounds=_rounds(run, asked, verdicts, tables, ledgers),
         bytes={site: _bytes_of_run(ledger, run.run, numbers) for site, ledger in ledgers.items()},
         standstills=[] if store.is_over else [*standstills(run, verdicts, of_closed, score).values()],
+        gains=gained,
     )
 
 
@@ -308,15 +313,17 @@ def view_of_tables(
         images: as count text, by site and split.
     """
     scores = reported_scores(received_rows(tables, "validation"), card.score_name)
+    gained = gains(tables, card.chosen_round, card.score_name)
     return RunView(
         configuration=run,
-        outcome=outcome_of(run, card, None, scores),
+        outcome=outcome_of(run, card, None, scores, gained),
         aborted=None,
         score=card.score_name,
         card=card,
         sites={site: Participant(None, None, images[site], None, None) for site in run.sites},
         rounds=_rounds(run, {number: [*of_round] for number, of_round in verdicts.items()}, verdicts, tables, {}),
         bytes={},
+        gains=gained,
     )
 
 

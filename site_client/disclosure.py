@@ -14,7 +14,17 @@ import numpy as np
 from shared.exchange.records.answers import Quantiles, Reliability
 from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.records.values import most
-from shared.exchange.tables import DECIMALS, EPSILON, LARGEST_LOSS, SPLITS, MetricsRow, Split, write_metrics
+from shared.exchange.tables import (
+    ALONE,
+    DECIMALS,
+    EPSILON,
+    LARGEST_LOSS,
+    SPLITS,
+    MetricsRow,
+    RowSplit,
+    Split,
+    write_metrics,
+)
 from shared.learning.data.splits import unit_of
 from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CHOSEN, OF_CLASS, Score, ranking
 from shared.learning.objectives import LOSS
@@ -75,7 +85,12 @@ class ScoreTable:
         }
         self._rows: list[MetricsRow] = []
 
-    def add(self, epoch: int, split: Split, evaluation: Evaluation) -> None:
+    def add(self, epoch: int, split: Split, evaluation: Evaluation, *, alone: bool = False) -> None:
+        """Add a row.
+
+        Args:
+            alone: whether it is of the model that the site trains by itself.
+        """
         evaluation = replace(evaluation, scores={name: self._told(name, of) for name, of in evaluation.scores.items()})
         losses = {name: score for name, score in evaluation.scores.items() if name.startswith(f"{LOSS}_")}
         of_all = evaluation.images
@@ -88,10 +103,10 @@ class ScoreTable:
         told = {name: None if name in self._kept_back[split] else value for name, value in scores.items()}
         told |= {name: self._shown(_cut(score)) for name, score in losses.items()}
         loss = self._shown(_cut(Score(evaluation.loss, evaluation.images)))
-        self._rows.append(self._row(epoch, split, evaluation.images, loss, told))
+        self._rows.append(self._row(epoch, ALONE[split] if alone else split, evaluation.images, loss, told))
 
     def _row(
-        self, epoch: int, split: Split, images: int, loss: float | None, scores: dict[str, float | None]
+        self, epoch: int, split: RowSplit, images: int, loss: float | None, scores: dict[str, float | None]
     ) -> MetricsRow:
         return MetricsRow(
             round_no=self._configuration.round,

@@ -78,6 +78,7 @@ class Site:
 
     Args:
         tests: test images by the site that they are of.
+        alone: where the model lies that it has trained by itself, in a run with a baseline.
         accepted: where what stayed there with its newest answer that counted lies.
         trained: the rounds that it has answered with a model.
     """
@@ -86,6 +87,7 @@ class Site:
     dataset: Dataset
     tests: Mapping[str, Sequence[Any]]
     kept: list[Path] = field(default_factory=list)
+    alone: Path | None = None
     accepted: Path | None = None
     trained: int = 0
 
@@ -264,6 +266,9 @@ def run_rounds(
     reference = open_method(run.method, run.method_options).reference
     if not reference:
         check_together(run)
+    elif run.baseline is not None:
+        remedy = "leave baseline out"
+        raise ConfigurationError([f"baseline: {run.method} is a reference itself, and exchanges nothing; {remedy}"])
     network, sites = open_sites(run, data, home, weights=weights, computing=computing)
     if reference == "pooled":
         return _play(_run_of_one(run, POOLED), network, {POOLED: pooled(sites)}, home)
@@ -310,7 +315,7 @@ def _play(
         if round_no <= run.rounds:
             engine.combine(round_no, verdicts[round_no], answers.__getitem__)
             for name in given_weights(verdicts[round_no]):
-                if (kept := _files(store, sites[name], name, round_no).kept).exists():
+                if (kept := _files(run, store, sites[name], name, round_no).kept).exists():
                     sites[name].accepted = kept
             if ended := ends_early(run, tables, task.selection_score):
                 break
@@ -373,7 +378,7 @@ def answer_of(
     run: RunConfiguration, store: RunStore, site: Site, name: str, round_no: int
 ) -> tuple[Answer, list[MetricsRow]]:
     """Return a site's answer to a round, as the aggregator has it, and its table."""
-    files, listed, trains = _files(store, site, name, round_no), site.trainer.sharing, round_no <= run.rounds
+    files, listed, trains = _files(run, store, site, name, round_no), site.trainer.sharing, round_no <= run.rounds
     configuration = round_configuration(run, round_no, name)
     tables = site.trainer.work(
         site.dataset, configuration, files, lambda percent: None, trained_before=site.trained
@@ -382,6 +387,8 @@ def answer_of(
     if trains:
         sent[MODEL] = _as_received(files.trained, listed.shared, run.wire, files.received)
         site.kept += [files.kept] if files.kept.exists() else []
+        if files.alone_kept is not None and files.alone_kept.exists():
+            site.alone = files.alone_kept
         site.trained += 1
     theta = parse_yaml(tables[RELIABILITY], Reliability, RELIABILITY).theta if RELIABILITY in tables else None
     return Answer(sent, len(site.dataset.train), theta), read_metrics(tables[METRICS], METRICS)
@@ -393,7 +400,7 @@ def _exchanged(run: RunConfiguration, store: RunStore, sites: Mapping[str, Site]
         return 0, 0
     trained = min(store.round_no, run.rounds)
     name = store.participants(trained)[0]
-    files = _files(store, sites[name], name, trained)
+    files = _files(run, store, sites[name], name, trained)
     groups = [files.sent[group] for group in sites[name].trainer.sharing.groups("update")]
     return _size([_on_the_wire(files.trained, run.wire), *groups]), _size([files.received, *files.state.values()])
 
@@ -477,7 +484,7 @@ def _participants(run: RunConfiguration, in_turn: bool, round_no: int) -> tuple[
     return opened.participants
 
 
-def _files(store: RunStore, site: Site, name: str, round_no: int) -> Files:
+def _files(run: RunConfiguration, store: RunStore, site: Site, name: str, round_no: int) -> Files:
     listed, own = site.trainer.sharing, store.home / "sites" / name
     return Files(
         received=store.aggregate_for(round_no - 1, name),
@@ -488,6 +495,8 @@ def _files(store: RunStore, site: Site, name: str, round_no: int) -> Files:
         trained=own / f"{round_no:04d}.trained.safetensors",
         sent={group: own / f"{round_no:04d}.{group}.safetensors" for group in listed.groups("update")},
         kept=own / f"{round_no:04d}.kept.safetensors",
+        alone=site.alone,
+        alone_kept=own / f"{round_no:04d}.alone.safetensors" if run.baseline else None,
     )
 
 

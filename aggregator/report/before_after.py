@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from aggregator.report.tables import NOT_REPORTED, UNDEFINED, Cell, Missing, Table, told
+from aggregator.report.tables import NOT_REPORTED, UNDEFINED, Cell, Missing, Table, count_cell, told
 from aggregator.run_view import RunView
+from shared.learning.gain import PLACES, Gain, gain_text
 from shared.plurals import pluralize
 
-PLACES = 3
 OTHER_CLASSES = Missing("other classes")
 WHY_NOT_REPORTED = (
     "Not reported: the site has too few such images for a score to leave it (minimum_count in its policy), or the "
@@ -39,14 +39,17 @@ class Alone:
 
 
 def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[str, str]:
-    """Return two sentences: what training came to at the sites, and where the chosen model does worst.
+    """Return two sentences: what the sites gain, over training alone if that was measured, else over the first model;
+    and where the chosen model does worst.
 
     Args:
         chosen, score, title: as for ``before_and_after``.
     """
     first, last = (_reported(view, number, score) for number in (0, chosen))
     both = sorted(first.keys() & last.keys())
-    if both:
+    if view.configuration.baseline is not None:
+        gain = gain_text(view.gains, title)
+    elif both:
         rose = sum(round(last[site], PLACES) > round(first[site], PLACES) for site in both)
         before, after = (fmean(of[site] for site in both) for of in (first, last))
         gain = (
@@ -66,6 +69,36 @@ def _reported(view: RunView, aggregate: int, score: str) -> dict[str, float]:
     """Return a score of an aggregate on the test images of each site that reported it."""
     cells = {site: told(part, "test", score) for site, part in view.receivers(aggregate).items()}
     return {site: cell for site, cell in cells.items() if isinstance(cell, float)}
+
+
+def gained(view: RunView, score: str, title: str) -> Table | None:
+    """Return what each hospital gains from the federation: one score of the model that it has trained alone and of the
+    chosen one; None of a run without a baseline, and while it goes on.
+
+    Args:
+        score, title: as for ``before_and_after``.
+    """
+    if view.configuration.baseline is None or view.card is None:
+        return None
+    last = view.receivers(view.card.chosen_round)
+    rows = [_gained(view.gains.get(site), told(last.get(site), "test", score)) for site in view.configuration.sites]
+    rows = [[site, *row] for site, row in zip(view.configuration.sites, rows, strict=True)]
+    notes = [
+        "Alone: a model that the site trained on its own images only, in the rounds that it took part in; of its "
+        "rounds the best on its validation images. It never left the site"
+    ]
+    if any(NOT_REPORTED in row for row in rows):
+        notes.append(
+            f"{WHY_NOT_REPORTED}; or it was not there in the first round, with which the model trained alone begins"
+        )
+    header = ("site", "alone", "with the federation", "difference", "test images")
+    return Table("gain", f"What each hospital gains: {title} on its own test images", header, rows, tuple(notes))
+
+
+def _gained(gain: Gain | None, federated: Cell) -> list[Cell]:
+    if gain is None:
+        return [NOT_REPORTED, federated, NOT_REPORTED, NOT_REPORTED]
+    return [gain.alone, gain.federated, f"{gain.difference:+.{PLACES}f}", count_cell(gain.images)]
 
 
 def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: Alone | None = None) -> Table:

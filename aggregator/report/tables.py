@@ -321,7 +321,12 @@ def _images(part: Part | None, split: Split) -> Cell:
     row = part.row(split) if part else None
     if row is None:
         return NO_ANSWER if part else NOT_ASKED
-    return int(row.images) if row.images.isdecimal() else row.images
+    return count_cell(row.images)
+
+
+def count_cell(count: str) -> Cell:
+    """Return a count text as a number, where it is one."""
+    return int(count) if count.isdecimal() else count
 
 
 def _with_spread(mean: Cell, std: Cell) -> Cell:

@@ -25,6 +25,10 @@ from shared.exchange.records.values import COUNT_TEXT, SCORE_COLUMN, decimal_tex
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+RowSplit = Split | Literal["validation_alone", "test_alone"]
+"""What a row is over; of the last two the model is the one that the site has trained alone."""
+ALONE: Mapping[Split, RowSplit] = {"validation": "validation_alone", "test": "test_alone"}
+"""By split: what a row says that is over it and of the model that the site has trained alone."""
 EPSILON = "epsilon"
 """The column of what a site has spent of its images' privacy, in the last row of an answer to a private run."""
 DECIMALS = 4
@@ -48,11 +52,22 @@ class MetricsRow:
 
     round_no: int
     epoch: int
-    split: Split
+    split: RowSplit
     images: str
     learning_rate: float
     loss: float | None
     scores: dict[str, float | None]
+
+    @property
+    def over(self) -> Split:
+        """The split that it is over, whichever model it is of."""
+        match self.split:
+            case "validation_alone":
+                return "validation"
+            case "test_alone":
+                return "test"
+            case split:
+                return split
 
 
 def write_metrics(rows: list[MetricsRow]) -> bytes:
@@ -93,13 +108,21 @@ def is_declared(column: str) -> bool:
 
 
 def require_of_round(
-    rows: list[MetricsRow], path: str, *, round_no: int, epochs: int | None, own: Mapping[str, Range]
+    rows: list[MetricsRow],
+    path: str,
+    *,
+    round_no: int,
+    epochs: int | None,
+    own: Mapping[str, Range],
+    has_baseline: bool,
 ) -> None:
     """Demand that a table is of a round, and has no columns but those that the protocol describes or the run lists.
 
     Args:
         epochs: how many epochs the round trains; None where nobody can tell.
         own: the columns that the run lists, each with its range.
+        has_baseline: whether each site also trains a model alone, which it scores in epoch 0 of every round but the
+            first.
 
     Raises:
         RejectedError: it is not.
@@ -114,6 +137,11 @@ def require_of_round(
         raise RejectedError(path, "speaks of another round")
     if epochs is not None and any(row.epoch > epochs for row in rows):
         raise RejectedError(path, f"has rows of more epochs than the {epochs} of this round")
+    alone = [row for row in rows if row.split in ALONE.values()]
+    if alone and not has_baseline:
+        raise RejectedError(path, "scores a model that the site has trained alone, and the run has no baseline")
+    if (round_no == 1 and alone) or any(row.epoch for row in alone):
+        raise RejectedError(path, "scores a model that the site has trained alone where there is none to score")
 
 
 def require_learning_rate(rows: list[MetricsRow], path: str, learning_rate: float) -> None:
@@ -156,7 +184,7 @@ def _row(line: list[str], ranges: list[tuple[str, float, float]]) -> MetricsRow:
     if len(line) != len(_FIXED) + len(ranges):
         raise Refusal("a row has another number of cells than the header")
     round_text, epoch_text, split, images, learning_rate, loss, *scores = line
-    if split not in SPLITS or not re.fullmatch(COUNT_TEXT, images):
+    if split not in (*SPLITS, *ALONE.values()) or not re.fullmatch(COUNT_TEXT, images):
         raise Refusal(f"the row of split {split[:20]!r} has a wrong split or count")
     round_no, epoch = whole(round_text, digits=5), whole(epoch_text, digits=5)
     rate = _number(learning_rate)

@@ -34,6 +34,7 @@ def check_together(run: RunConfiguration) -> None:
     if run.stop_after is not None and (method.in_turn or run.sites_per_round is not None):
         why = "compares aggregates over the same sites, and not all are asked in each round"
         problems.append(f"stop_after: {why}: leave it out")
+    problems += _against_baseline(run, method)
     if method.needs_sgd and options.optimizer != "sgd":
         why = "computes with step sizes, which SGD alone has"
         problems.append(f"task_options: {run.method} {why}: set `optimizer: sgd`")
@@ -63,6 +64,25 @@ def check_together(run: RunConfiguration) -> None:
         problems.append(f"combination: {misfit}")
     if problems:
         raise ConfigurationError(problems)
+
+
+def _against_baseline(run: RunConfiguration, method: Method) -> list[str]:
+    """Return why sites cannot each train a model alone besides, a sentence each."""
+    if run.baseline is None:
+        return []
+    problems = []
+    if method.reference:
+        why = f"{run.method} exchanges nothing, so there is no federation to compare with"
+        problems.append(f"baseline: {why}; leave it out")
+    if method.in_turn or run.sites_per_round is not None:
+        why = "a site alone trains in as many rounds as the federation, and not all are asked in each round"
+        problems.append(f"baseline: {why}; leave it out")
+    if run.privacy is not None:
+        why = "a model trained alone has no noise, so its scores would tell more of its images than ε allows"
+        problems.append(f"baseline: {why}; leave it out")
+    if run.trainer is not None:
+        problems.append("baseline: dropfed cannot train what a program trains; leave out baseline, or trainer")
+    return problems
 
 
 def _misfit(run: RunConfiguration, method: Method) -> str | None:
