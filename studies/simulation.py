@@ -36,13 +36,14 @@ from shared.learning.choice import choose, ends_early
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan
+from shared.learning.gain import Gain, gains
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.model_files import round_tensors
 from shared.learning.objectives import Objective
 from shared.learning.private_gradients import Secret
 from shared.learning.round_engine import RoundEngine, given_weights
-from shared.learning.run_checks import check_together
+from shared.learning.run_checks import check_reference, check_together
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
 from shared.learning.seeds import no_secret, split_seed
@@ -148,6 +149,11 @@ class Outcome:
             round_no - 1: {site: [row for row in table if row.epoch == 0] for site, table in of_round.items()}
             for round_no, of_round in self.tables.items()
         }
+
+    @cached_property
+    def gains(self) -> dict[str, Gain]:
+        """What each site gains over training alone, in a run with a baseline."""
+        return gains(self.tables, self.card.chosen_round, self.card.score_name)
 
     @cached_property
     def thetas(self) -> dict[int, dict[str, float]]:
@@ -264,11 +270,10 @@ def run_rounds(
         DataError: every problem of some site's images, or of the aggregator's.
     """
     reference = open_method(run.method, run.method_options).reference
-    if not reference:
+    if reference:
+        check_reference(run)
+    else:
         check_together(run)
-    elif run.baseline is not None:
-        remedy = "leave baseline out"
-        raise ConfigurationError([f"baseline: {run.method} is a reference itself, and exchanges nothing; {remedy}"])
     network, sites = open_sites(run, data, home, weights=weights, computing=computing)
     if reference == "pooled":
         return _play(_run_of_one(run, POOLED), network, {POOLED: pooled(sites)}, home)

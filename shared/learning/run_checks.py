@@ -72,8 +72,7 @@ def _against_baseline(run: RunConfiguration, method: Method) -> list[str]:
         return []
     problems = []
     if method.reference:
-        why = f"{run.method} exchanges nothing, so there is no federation to compare with"
-        problems.append(f"baseline: {why}; leave it out")
+        problems.append(_no_federation(run))
     if method.in_turn or run.sites_per_round is not None:
         why = "a site alone trains in as many rounds as the federation, and not all are asked in each round"
         problems.append(f"baseline: {why}; leave it out")
@@ -83,6 +82,20 @@ def _against_baseline(run: RunConfiguration, method: Method) -> list[str]:
     if run.trainer is not None:
         problems.append("baseline: dropfed cannot train what a program trains; leave out baseline, or trainer")
     return problems
+
+
+def _no_federation(run: RunConfiguration) -> str:
+    return f"baseline: {run.method} exchanges nothing, so there is no federation to compare with; leave it out"
+
+
+def check_reference(run: RunConfiguration) -> None:
+    """Demand of a run by a reference, which exchanges nothing, that it asks for nothing that only a federation has.
+
+    Raises:
+        ConfigurationError: it does.
+    """
+    if run.baseline is not None:
+        raise ConfigurationError([_no_federation(run)])
 
 
 def _misfit(run: RunConfiguration, method: Method) -> str | None:

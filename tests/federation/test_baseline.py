@@ -19,15 +19,20 @@ from shared.exchange.records.run import RunConfiguration
 from shared.exchange.tables import MetricsRow, read_metrics, require_of_round, write_metrics
 from shared.folder.local import LocalFolder
 from shared.learning.gain import gains
+from shared.learning.model_files import save_tensors
 from shared.learning.requirements import requirements
 from shared.learning.run_checks import check_together
+from shared.learning.schedules import round_configuration
 from site_client.offer import describe
-from studies.simulation import run_rounds
+from site_client.store import alone_path
+from site_client.train import Files
+from studies.simulation import open_sites, run_rounds
 from tests.audit.replaying import not_same, replayed
 from tests.federation.in_turns import as_before, in_turns
-from tests.federation.running import Setting, run_configuration
+from tests.federation.running import WAIT_S, Federation, Setting, make_data, run_configuration
 
-ROUNDS = 3
+ROUNDS = 2
+ALL_ROUNDS = range(1, ROUNDS + 2)
 WITH = run_configuration(rounds=ROUNDS, baseline="local")
 
 
@@ -78,6 +83,36 @@ def test_only_scores_leave_and_the_folder_verifies_and_replays(ended: Setting) -
     assert {step.outcome for step in steps} <= {"not replayable"}
 
 
+def test_a_daemon_that_is_killed_in_every_round_comes_to_the_same_bytes(ended: Setting, tmp_path: Path) -> None:
+    with Federation(tmp_path, WITH) as federation:
+        federation.start_site("south")
+        aggregator, killed = federation.start_aggregator(), federation.start_site("north")
+        for round_no in range(1, ROUNDS + 1):
+            made = alone_path(federation.site("north"), WITH.run, round_no)
+            federation.wait_until(made.exists, f"the model trained alone in round {round_no}")
+            killed.kill()
+            killed.wait()
+            killed = federation.start_site("north")
+        assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
+        federation.wait_for_finals()
+        federation.stop_all()
+        for site in WITH.sites:
+            assert [table_of(federation, site, n) for n in ALL_ROUNDS] == [table_of(ended, site, n) for n in ALL_ROUNDS]
+            last = [alone_path(each.site(site), WITH.run, ROUNDS).read_bytes() for each in (federation, ended)]
+            assert last[0] == last[1]
+
+
+def test_a_site_that_was_not_there_in_the_first_round_scores_none(tmp_path: Path) -> None:
+    make_data(WITH, tmp_path / "data", 12)
+    network, sites = open_sites(WITH, {site: tmp_path / "data" / site for site in WITH.sites}, tmp_path / "home")
+    trainer, dataset = sites["north"].trainer, sites["north"].dataset
+    received, start = tmp_path / "received.safetensors", tmp_path / "kept.safetensors"
+    save_tensors(network, trainer.sharing.shared, received)
+    files = Files(received, {}, None, None, None, tmp_path / "trained", {}, tmp_path / "kept", None, start)
+    worked = trainer.work(dataset, round_configuration(WITH, 2, "north"), files, lambda percent: None)
+    assert alone_rows(read_metrics(worked.tables[METRICS], METRICS)) == [] and not start.exists()
+
+
 def test_the_report_begins_with_what_each_hospital_gains(ended: Setting) -> None:
     view = view_run(ended.aggregator, RunStore(ended.aggregator, WITH.run))
     assert view.card is not None and view.outcome is not None and set(view.gains) == set(WITH.sites)
@@ -85,9 +120,7 @@ def test_the_report_begins_with_what_each_hospital_gains(ended: Setting) -> None
     for site, gain in gains(tables, view.card.chosen_round, "dice_mean").items():
         assert gain == view.gains[site]
         rows = {row.split: row.scores["dice_mean"] for row in tables[gain.alone_round + 1][site] if row.epoch == 0}
-        others = [
-            row.scores["dice_mean"] for n in tables for row in tables[n][site] if row.split == "validation_alone"
-        ]
+        others = [row.scores["dice_mean"] for n in tables for row in tables[n][site] if row.split == "validation_alone"]
         assert rows["test_alone"] == gain.alone and rows["validation_alone"] == max(filter(None, others))
     better = sum(gain.difference > 0 for gain in view.gains.values())
     assert f"with the federation {better} of 2 sites do" in view.outcome.text
@@ -133,7 +166,7 @@ def test_where_it_cannot_be_had(settings: dict[str, object], sentence: str) -> N
 
 
 def test_the_simulator_refuses_it_beside_a_reference(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="baseline: single_site is a reference itself"):
+    with pytest.raises(ConfigurationError, match="baseline: single_site exchanges nothing"):
         run_rounds(run_configuration(method="single_site", baseline="local"), {}, tmp_path)
 
 
