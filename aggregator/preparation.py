@@ -251,6 +251,9 @@ def remarks(prepared: Prepared) -> Iterator[Finding]:
         yield _steps(requirements(run))
     if run.score_every is not None:
         yield _about_scoring(run)
+    if run.baseline is not None:
+        twice = "sites train about twice as long; one that misses the first round has no model alone"
+        yield Finding("note", f"baseline: {twice}")
     options = prepared.method.options
     if getattr(options, "weighted", False):
         what_to_do = "set mean_images to about the mean of your sites' training images"
