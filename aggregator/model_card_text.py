@@ -210,7 +210,7 @@ def _sites(card: ModelCard) -> list[str]:
 
 def _scores(card: ModelCard) -> list[str]:
     validation, test = card.scores.validation, card.scores.test
-    rows = [[site, _score(validation.sites[site]), _score(test.sites[site])] for site in card.sites]
+    rows = [[site, _score(validation.sites[site]), _tested(card, site)] for site in card.sites]
     rows.append(["mean over the sites that told", _score(validation.mean), _score(test.mean)])
     if card.run.configuration.get("baseline") is None:
         return _table(("site", "validation", "test"), rows)
@@ -218,6 +218,16 @@ def _scores(card: ModelCard) -> list[str]:
     means = [*map(alone.get, card.sites), fmean(alone.values()) if alone else None]
     rows = [[*row, _score(told)] for row, told in zip(rows, means, strict=True)]
     return _table(("site", "validation", "test", "test, trained alone"), rows)
+
+
+def _tested(card: ModelCard, site: str) -> str | None:
+    """Return a site's test score, with its interval and the images that it is over."""
+    row, shown = card.sites[site].test, _score(card.scores.test.sites[site])
+    if row is None or shown is None:
+        return shown
+    found = row.interval(card.scores.name)
+    interval = f"95 % interval {found[0]:.3f} to {found[1]:.3f}, " if found else ""
+    return f"{shown} ({interval}{row.images} images)"
 
 
 def _privacy(card: ModelCard) -> list[str]:

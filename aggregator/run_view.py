@@ -25,7 +25,7 @@ from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.order import Ending
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
-from shared.exchange.tables import MetricsRow, Split
+from shared.exchange.tables import IMAGES_OF, MetricsRow, Split, error_of, is_support
 from shared.learning.choice import Tables, received_rows, reported_scores
 from shared.learning.gain import Gain, gains
 from shared.learning.metrics import mean_over_sites
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 RECEIVED_SPLITS: tuple[Split, ...] = ("validation", "test")
 """What a site scores the model on that it received, before it trains."""
+
+_NORMAL_95 = 1.96
+"""Standard errors to either side."""
 
 _NUMBERS = ("score", "tolerance", "theta", "epsilon", "weight")
 """Of a verdict."""
@@ -64,7 +67,23 @@ class Row:
     @property
     def numbers(self) -> dict[str, float | None]:
         """The loss and every score, by name."""
-        return {"loss": self.loss, **self.scores}
+        return {"loss": self.loss, **{name: value for name, value in self.scores.items() if not is_support(name)}}
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """How many of the images are of each class that the site tells of."""
+        return {
+            name.removeprefix(IMAGES_OF): int(images)
+            for name, images in self.scores.items()
+            if name.startswith(IMAGES_OF) and images is not None
+        }
+
+    def interval(self, score: str) -> tuple[float, float] | None:
+        """Return between what a score from 0 to 1 lies, with 95 % confidence by its standard error, if that is told."""
+        value, error = self.scores.get(score), self.scores.get(error_of(score))
+        if value is None or error is None:
+            return None
+        return max(0.0, value - _NORMAL_95 * error), min(1.0, value + _NORMAL_95 * error)
 
 
 @dataclass(frozen=True)
@@ -399,7 +418,7 @@ def _row(rows: Mapping[int, Mapping[str, MetricsRow]], aggregate: int, site: str
 
 def _means(rows: Mapping[str, MetricsRow]) -> dict[str, Mean]:
     means = {}
-    for name in sorted({name for row in rows.values() for name in row.scores}):
+    for name in sorted({name for row in rows.values() for name in row.scores if not is_support(name)}):
         told = [(value, row.images) for row in rows.values() if (value := row.scores.get(name)) is not None]
         values = [value for value, _ in told]
         images = [int(count) if count.isdecimal() else 0 for _, count in told]

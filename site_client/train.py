@@ -21,15 +21,16 @@ from shared.exchange.reading import check_record, dump_yaml
 from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Groups, Sharing, TensorList
 from shared.exchange.records.wire import FileEntry
-from shared.exchange.tables import ALONE
+from shared.exchange.tables import ALONE, IMAGES_OF, Split, error_of, is_declared
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
+from shared.learning.bootstrap import Bootstrap
 from shared.learning.compute import Computing, prepare_compute
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan, unit_of
 from shared.learning.measures import task_of
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local, Method, Tensors
-from shared.learning.metrics import ood_auroc
+from shared.learning.metrics import Score, ood_auroc
 from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.objectives import Objective, Weighted, annealed, balanced_weights
 from shared.learning.optimizers import new_optimizer, read_memory, remembered, restore_memory
@@ -351,9 +352,26 @@ class Trainer:
         if not self.method.measures_received:
             self.method.measure(this.local)
         if is_scored(self.run, this.configuration.round):
-            this.table.add(0, "validation", self._evaluate(this, dataset.validation))
-            this.table.add(0, "test", self._with_ood(network, dataset, self._evaluate(this, dataset.test)))
+            for split in ALONE:
+                found = self._scored(this, network, split)
+                this.table.add(0, split, self._with_ood(network, dataset, found) if split == "test" else found)
         return tables
+
+    def _scored(self, this: _Round, network: nn.Module, split: Split) -> Evaluation:
+        """Return how a model does before training: with how many images it is over of each class, and of test images
+        the main score's standard error, where the run has that told.
+        """
+        samples, score = getattr(this.dataset, split), self.task.selection_score
+        bootstrap = None
+        if self.run.support and split == "test" and is_declared(error_of(score)):
+            units = [unit_of(sample.id) for sample in samples]
+            bootstrap = Bootstrap(score, units, seed_for(self.run.seed, "bootstrap"))
+        found = evaluate(self.task, network, samples, this.objective, self.computing, bootstrap=bootstrap)
+        if not self.run.support or self.task.labels_pixels:
+            return found
+        counts = target_counts(self.task, samples, len(this.dataset.classes)).sum(0).tolist()
+        classes = {f"{IMAGES_OF}{number}": Score(float(count), int(count)) for number, count in enumerate(counts)}
+        return replace(found, scores=found.scores | classes)
 
     def _evaluate(self, this: _Round, samples: Sequence[Sample]) -> Evaluation:
         return evaluate(self.task, this.local.network, samples, this.objective, self.computing)
@@ -372,8 +390,7 @@ class Trainer:
         self._refresh(network, dataset)
         if round_no > 1 and is_scored(self.run, round_no):
             for split in ALONE:
-                found = evaluate(self.task, network, getattr(dataset, split), this.objective, self.computing)
-                this.table.add(0, split, found, alone=True)
+                this.table.add(0, split, self._scored(this, network, split), alone=True)
         return alone
 
     def _epoch_of(self, this: _Round, number: int) -> Epoch:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from aggregator.report.tables import NOT_REPORTED, UNDEFINED, Cell, Missing, Table, count_cell, told
-from aggregator.run_view import RunView
-from shared.learning.gain import PLACES, Gain, gain_text
+from aggregator.report.tables import NOT_REPORTED, UNDEFINED, Cell, Missing, Table, images_cell, interval_text, told
+from aggregator.run_view import Part, RunView
+from shared.learning.gain import PLACES, gain_text
 from shared.plurals import pluralize
 
 OTHER_CLASSES = Missing("other classes")
@@ -62,7 +62,8 @@ def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[
         return gain, f"no site reported {title} of the chosen model on its test images"
     worst = min(sorted(last), key=last.__getitem__)
     since = f", after {first[worst]:.{PLACES}f} before training" if worst in first else ""
-    return gain, f"it is lowest at {worst}: {last[worst]:.{PLACES}f}{since}"
+    images = images_cell(view.receivers(chosen)[worst], "test")
+    return gain, f"it is lowest at {worst}: {last[worst]:.{PLACES}f} over {images} images{since}"
 
 
 def _reported(view: RunView, aggregate: int, score: str) -> dict[str, float]:
@@ -80,25 +81,27 @@ def gained(view: RunView, score: str, title: str) -> Table | None:
     """
     if view.configuration.baseline is None or view.card is None:
         return None
-    last = view.receivers(view.card.chosen_round)
-    rows = [_gained(view.gains.get(site), told(last.get(site), "test", score)) for site in view.configuration.sites]
-    rows = [[site, *row] for site, row in zip(view.configuration.sites, rows, strict=True)]
+    last, sites = view.receivers(view.card.chosen_round), view.configuration.sites
+    gains = [view.gains.get(site) for site in sites]
+    columns: dict[str, list[Cell]] = {
+        "site": [*sites],
+        "alone": [NOT_REPORTED if gain is None else gain.alone for gain in gains],
+        "with the federation": [told(last.get(site), "test", score) for site in sites],
+        "difference": [NOT_REPORTED if gain is None else f"{gain.difference:+.{PLACES}f}" for gain in gains],
+    }
     notes = [
         "Alone: a model that the site trained on its own images only, in the rounds that it took part in; of its "
         "rounds the best on its validation images. It never left the site"
     ]
-    if any(NOT_REPORTED in row for row in rows):
+    if NOT_REPORTED in columns["alone"]:
         notes.append(
             f"{WHY_NOT_REPORTED}; or it was not there in the first round, with which the model trained alone begins"
         )
-    header = ("site", "alone", "with the federation", "difference", "test images")
-    return Table("gain", f"What each hospital gains: {title} on its own test images", header, rows, tuple(notes))
-
-
-def _gained(gain: Gain | None, federated: Cell) -> list[Cell]:
-    if gain is None:
-        return [NOT_REPORTED, federated, NOT_REPORTED, NOT_REPORTED]
-    return [gain.alone, gain.federated, f"{gain.difference:+.{PLACES}f}", count_cell(gain.images)]
+    columns |= _interval(last, sites, score)
+    columns["test images"] = [images_cell(last.get(site), "test") for site in sites]
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    caption = f"What each hospital gains: {title} on its own test images"
+    return Table("gain", caption, tuple(columns), rows, tuple(notes))
 
 
 def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: Alone | None = None) -> Table:
@@ -109,14 +112,23 @@ def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: 
         score: a column of ``metrics.csv``, and ``title`` what people call it.
     """
     first, last = (view.receivers(number) for number in (0, chosen))
-    rows: list[list[Cell]] = [
-        [site, told(first.get(site), "test", score), told(last.get(site), "test", score)]
-        for site in view.configuration.sites
-    ]
-    notes = [WHY_NOT_REPORTED] if any(NOT_REPORTED in row for row in rows) else []
-    header = ["site", "before training", "after"]
+    sites = view.configuration.sites
+    columns: dict[str, list[Cell]] = {
+        "site": [*sites],
+        "before training": [told(first.get(site), "test", score) for site in sites],
+        "after": [told(last.get(site), "test", score) for site in sites],
+    }
+    notes = [WHY_NOT_REPORTED] if any(NOT_REPORTED in column for column in columns.values()) else []
+    columns |= _interval(last, sites, score)
     if alone is not None:
-        header.append(f"{alone.site} alone")
-        rows = [[*row, alone.at(site)] for row, site in zip(rows, view.configuration.sites, strict=True)]
+        columns[f"{alone.site} alone"] = [alone.at(site) for site in sites]
         notes.append(f"{alone.site} alone: a model trained in as many rounds ({alone.rounds}) on its images only")
-    return Table("before-after", f"{title} on each site's own test images", tuple(header), rows, tuple(notes))
+    columns["test images"] = [images_cell(last.get(site), "test") for site in sites]
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    return Table("before-after", f"{title} on each site's own test images", tuple(columns), rows, tuple(notes))
+
+
+def _interval(last: Mapping[str, Part], sites: Sequence[str], score: str) -> dict[str, list[Cell]]:
+    """Return the column of intervals around what the sites told in the end, where some told how sure that is."""
+    cells = [interval_text(last[site].test if site in last else None, score) for site in sites]
+    return {"95 % interval": cells} if any(isinstance(cell, str) for cell in cells) else {}

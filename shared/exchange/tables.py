@@ -40,8 +40,11 @@ _SCORES = (
     "accuracy|balanced_accuracy|sensitivity|specificity|f1|dice|iou|auroc|auroc_logits|auprc|kappa|calibration_error"
     "|misdiagnosis_auroc|selective_accuracy_[1-9]0|referral_share_9[05]|uncertainty_(right|wrong)"
 )
-_SHARES = rf"({_SCORES})(_mean|_std)?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
-_DECLARED = re.compile(rf"loss_(ice|kl|tce|dice)|{_SHARES}|{EPSILON}")
+ERROR, IMAGES_OF = "_error", "images_of_"
+"""What the column ends with that tells a score's standard error; and what one begins with that counts a class."""
+_SHARES = rf"({_SCORES})(_mean|_std|{ERROR})?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
+_COUNTS = re.compile(rf"{IMAGES_OF}[0-9]{{1,3}}")
+_DECLARED = re.compile(rf"loss_(ice|kl|tce|dice)|{_SHARES}|{EPSILON}|{_COUNTS.pattern}")
 """Every score column that the protocol describes."""
 _ROUNDING = 1e-9  # a mean of shares in doubles can come to 1.0000000000000002
 
@@ -100,6 +103,16 @@ def epsilon_in(table: list[MetricsRow]) -> float | None:
     """Return what a site says in its answer that it has spent of its images' privacy; None if it does not."""
     said = [row.scores.get(EPSILON) for row in table]
     return max((epsilon for epsilon in said if epsilon is not None), default=None)
+
+
+def error_of(column: str) -> str:
+    """Return the column of the standard error of a score."""
+    return column.removesuffix("_mean") + ERROR
+
+
+def is_support(column: str) -> bool:
+    """Return whether a column tells how much a score is over, and is none itself."""
+    return (column.endswith(ERROR) and column != "calibration_error") or _COUNTS.fullmatch(column) is not None
 
 
 def is_declared(column: str) -> bool:
@@ -207,13 +220,15 @@ def _score(column: str, cell: str, lowest: float, highest: float) -> float | Non
     value = _number(cell)
     if value is not None and not lowest - _ROUNDING <= value <= highest + _ROUNDING:
         raise Refusal(f"{column} is {cell}, which is not in its range")
+    if value is not None and _COUNTS.fullmatch(column) and value != int(value):
+        raise Refusal(f"{column} is {cell}, which is no number of images")
     return value
 
 
 def _range(column: str) -> tuple[float, float]:
     if column.startswith("kappa"):
         return -1, 1
-    if column == EPSILON:
+    if column == EPSILON or _COUNTS.fullmatch(column):
         return 0, math.inf
     return (0, 1) if re.fullmatch(_SHARES, column) else (-math.inf, math.inf)
 

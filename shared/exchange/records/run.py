@@ -161,7 +161,7 @@ class Start(Record):
 
 
 _LATER = frozenset(
-    {"tolerance_score", "score_every", "start", "plugins", "scores", "stop_after", "trainer", "baseline"}
+    {"tolerance_score", "score_every", "start", "plugins", "scores", "stop_after", "trainer", "baseline", "support"}
 )
 """Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
 
@@ -273,6 +273,10 @@ class RunConfiguration(Payload):
         Literal["local"] | None,
         Field(description="local: each site also trains a model alone, which stays there; left out of a run without"),
     ] = None
+    support: Annotated[
+        bool,
+        Field(description="whether scores come with each class's images and a standard error; older runs lack it"),
+    ] = False
     trainer: Annotated[
         ExternalTrainer | None, Field(description="a program outside dropfed; left out of a run that has none")
     ] = None
