@@ -193,7 +193,8 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> ModelCard:
     summary, chosen = summary_of(view), view.receivers(card.chosen_round)
     software = {site: _software(work, site) for site in ledgers}
     sites = {
-        site: _site(said, chosen.get(site, Part()), software.get(site), card, site) for site, said in view.sites.items()
+        site: replace(_site(said, chosen.get(site, Part()), software.get(site), card, site), gain=view.gains.get(site))
+        for site, said in view.sites.items()
     }
     inputs = [name for name in (names.RUN_CONFIGURATION, names.TENSORS, names.START) if (store.home / name).exists()]
     final = MessageRef("final", run.run)

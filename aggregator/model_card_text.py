@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from aggregator.comparison import ChosenScores
@@ -12,6 +13,7 @@ from aggregator.report.text import table_lines
 from aggregator.run_view import Bytes, Row
 from shared.escaping import escape
 from shared.exchange.tables import SPLITS, Split
+from shared.learning.gain import Gain
 from shared.learning.models.encoders import BaseWeights
 from shared.learning.outcome import Outcome
 from shared.moments import moment_text
@@ -63,7 +65,9 @@ class CardRun:
 
 @dataclass(frozen=True)
 class CardSite:
-    """What one site brought and said; ``epsilon``: the most that it said it had spent of its images' privacy."""
+    """What one site brought and said; ``epsilon``: the most that it said it had spent of its images' privacy.
+    ``gain``: over training alone, in a run with a baseline.
+    """
 
     agreed: bool | None
     withdrew: str | None
@@ -73,6 +77,7 @@ class CardSite:
     validation: Row | None
     test: Row | None
     software: str | None
+    gain: Gain | None = None
 
 
 @dataclass(frozen=True)
@@ -205,9 +210,24 @@ def _sites(card: ModelCard) -> list[str]:
 
 def _scores(card: ModelCard) -> list[str]:
     validation, test = card.scores.validation, card.scores.test
-    rows = [(site, _score(validation.sites[site]), _score(test.sites[site])) for site in card.sites]
-    rows.append(("mean over the sites that told", _score(validation.mean), _score(test.mean)))
-    return _table(("site", "validation", "test"), rows)
+    rows = [[site, _score(validation.sites[site]), _tested(card, site)] for site in card.sites]
+    rows.append(["mean over the sites that told", _score(validation.mean), _score(test.mean)])
+    if card.run.configuration.get("baseline") is None:
+        return _table(("site", "validation", "test"), rows)
+    alone = {name: site.gain.alone for name, site in card.sites.items() if site.gain}
+    means = [*map(alone.get, card.sites), fmean(alone.values()) if alone else None]
+    rows = [[*row, _score(told)] for row, told in zip(rows, means, strict=True)]
+    return _table(("site", "validation", "test", "test, trained alone"), rows)
+
+
+def _tested(card: ModelCard, site: str) -> str | None:
+    """Return a site's test score, with its interval and the images that it is over."""
+    row, shown = card.sites[site].test, _score(card.scores.test.sites[site])
+    if row is None or shown is None:
+        return shown
+    found = row.interval(card.scores.name)
+    interval = f"95 % interval {found[0]:.3f} to {found[1]:.3f}, " if found else ""
+    return f"{shown} ({interval}{row.images} images)"
 
 
 def _privacy(card: ModelCard) -> list[str]:

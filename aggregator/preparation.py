@@ -345,8 +345,7 @@ def _remarks(
         yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(by_default)}")
     if run.task != EXTERNAL:
         yield _steps(requirements(run))
-    if run.score_every is not None:
-        yield _about_scoring(run)
+    yield from _about_scoring(run)
     options = learning.method.options
     if getattr(options, "weighted", False):
         what_to_do = "set mean_images to about the mean of your sites' training images"
@@ -367,8 +366,13 @@ def _remarks(
     )
 
 
-def _about_scoring(run: RunConfiguration) -> Finding:
-    """Say what a run saves whose sites do not score every round."""
+def _about_scoring(run: RunConfiguration) -> Iterator[Finding]:
+    """Say what a run saves whose sites do not score every round, and what a model trained alone at each costs."""
+    if run.baseline is not None:
+        twice = "sites train about twice as long; one that misses the first round has no model alone"
+        yield Finding("note", f"baseline: {twice}")
+    if run.score_every is None:
+        return
     scored = scored_rounds(run) + 1
     saved = run.rounds + 1 - scored
     text = (
@@ -376,7 +380,7 @@ def _about_scoring(run: RunConfiguration) -> Finding:
         f"first and the closing one among them, which saves {saved / (run.rounds + 1):.0%} of the scoring; the model "
         "is chosen among the aggregates that are scored"
     )
-    return Finding("note", text)
+    yield Finding("note", text)
 
 
 def _steps(required: Requirements) -> Finding:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,9 @@ from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.order import Ending
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
-from shared.exchange.tables import MetricsRow, Split
+from shared.exchange.tables import IMAGES_OF, MetricsRow, Split, error_of, is_support
 from shared.learning.choice import Tables, received_rows, reported_scores
+from shared.learning.gain import Gain, gains
 from shared.learning.metrics import mean_over_sites
 from shared.learning.outcome import Outcome, outcome_of, standstills
 from shared.learning.tasks import SELECTION_SCORES
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 RECEIVED_SPLITS: tuple[Split, ...] = ("validation", "test")
 """What a site scores the model on that it received, before it trains."""
+
+_NORMAL_95 = 1.96
+"""Standard errors to either side."""
 
 _NUMBERS = ("score", "tolerance", "theta", "epsilon", "weight")
 """Of a verdict."""
@@ -63,7 +67,23 @@ class Row:
     @property
     def numbers(self) -> dict[str, float | None]:
         """The loss and every score, by name."""
-        return {"loss": self.loss, **self.scores}
+        return {"loss": self.loss, **{name: value for name, value in self.scores.items() if not is_support(name)}}
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """How many of the images are of each class that the site tells of."""
+        return {
+            name.removeprefix(IMAGES_OF): int(images)
+            for name, images in self.scores.items()
+            if name.startswith(IMAGES_OF) and images is not None
+        }
+
+    def interval(self, score: str) -> tuple[float, float] | None:
+        """Return between what a score from 0 to 1 lies, with 95 % confidence by its standard error, if that is told."""
+        value, error = self.scores.get(score), self.scores.get(error_of(score))
+        if value is None or error is None:
+            return None
+        return max(0.0, value - _NORMAL_95 * error), min(1.0, value + _NORMAL_95 * error)
 
 
 @dataclass(frozen=True)
@@ -155,6 +175,7 @@ class RunView:
         card: of the chosen model.
         bytes: of all messages of the run, by enrolled site.
         standstills: what keeps it from coming to anything while it goes on, a sentence each.
+        gains: by site, what it gains over training alone, in a run with a baseline that has ended.
     """
 
     configuration: RunConfiguration
@@ -166,6 +187,7 @@ class RunView:
     rounds: Sequence[Round]
     bytes: Mapping[str, Bytes]
     standstills: Sequence[str] = ()
+    gains: Mapping[str, Gain] = field(default_factory=dict)
 
     @property
     def run(self) -> str:
@@ -279,11 +301,12 @@ def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
     verdicts = {number: closed for number in numbers if (closed := store.verdicts(number)) is not None}
     tables = read_tables(store, ledgers, numbers if with_open_round else verdicts)
     scores = reported_scores(received_rows(tables, "validation"), score)
+    gained = gains(tables, card.chosen_round, score) if card else {}
     of_closed = {aggregate: found for aggregate, found in scores.items() if aggregate + 1 in verdicts}
     asked = {number: store.participants(number) for number in numbers}
     return RunView(
         configuration=run,
-        outcome=outcome_of(run, card, store.aborted(), scores),
+        outcome=outcome_of(run, card, store.aborted(), scores, gained),
         aborted=store.aborted(),
         score=score,
         card=card,
@@ -291,6 +314,7 @@ def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
         rounds=_rounds(run, asked, verdicts, tables, ledgers),
         bytes={site: _bytes_of_run(ledger, run.run, numbers) for site, ledger in ledgers.items()},
         standstills=[] if store.is_over else [*standstills(run, verdicts, of_closed, score).values()],
+        gains=gained,
     )
 
 
@@ -308,15 +332,17 @@ def view_of_tables(
         images: as count text, by site and split.
     """
     scores = reported_scores(received_rows(tables, "validation"), card.score_name)
+    gained = gains(tables, card.chosen_round, card.score_name)
     return RunView(
         configuration=run,
-        outcome=outcome_of(run, card, None, scores),
+        outcome=outcome_of(run, card, None, scores, gained),
         aborted=None,
         score=card.score_name,
         card=card,
         sites={site: Participant(None, None, images[site], None, None) for site in run.sites},
         rounds=_rounds(run, {number: [*of_round] for number, of_round in verdicts.items()}, verdicts, tables, {}),
         bytes={},
+        gains=gained,
     )
 
 
@@ -392,7 +418,7 @@ def _row(rows: Mapping[int, Mapping[str, MetricsRow]], aggregate: int, site: str
 
 def _means(rows: Mapping[str, MetricsRow]) -> dict[str, Mean]:
     means = {}
-    for name in sorted({name for row in rows.values() for name in row.scores}):
+    for name in sorted({name for row in rows.values() for name in row.scores if not is_support(name)}):
         told = [(value, row.images) for row in rows.values() if (value := row.scores.get(name)) is not None]
         values = [value for value, _ in told]
         images = [int(count) if count.isdecimal() else 0 for _, count in told]

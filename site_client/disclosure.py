@@ -14,7 +14,19 @@ import numpy as np
 from shared.exchange.records.answers import Quantiles, Reliability
 from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.records.values import most
-from shared.exchange.tables import DECIMALS, EPSILON, LARGEST_LOSS, SPLITS, MetricsRow, Split, write_metrics
+from shared.exchange.tables import (
+    ALONE,
+    DECIMALS,
+    EPSILON,
+    IMAGES_OF,
+    LARGEST_LOSS,
+    SPLITS,
+    MetricsRow,
+    RowSplit,
+    Split,
+    error_of,
+    write_metrics,
+)
 from shared.learning.data.splits import unit_of
 from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CHOSEN, OF_CLASS, Score, ranking
 from shared.learning.objectives import LOSS
@@ -75,7 +87,12 @@ class ScoreTable:
         }
         self._rows: list[MetricsRow] = []
 
-    def add(self, epoch: int, split: Split, evaluation: Evaluation) -> None:
+    def add(self, epoch: int, split: Split, evaluation: Evaluation, *, alone: bool = False) -> None:
+        """Add a row.
+
+        Args:
+            alone: whether it is of the model that the site trains by itself.
+        """
         evaluation = replace(evaluation, scores={name: self._told(name, of) for name, of in evaluation.scores.items()})
         losses = {name: score for name, score in evaluation.scores.items() if name.startswith(f"{LOSS}_")}
         of_all = evaluation.images
@@ -86,12 +103,21 @@ class ScoreTable:
             if name not in losses
         }
         told = {name: None if name in self._kept_back[split] else value for name, value in scores.items()}
+        told |= self._told_classes(evaluation, told)
         told |= {name: self._shown(_cut(score)) for name, score in losses.items()}
         loss = self._shown(_cut(Score(evaluation.loss, evaluation.images)))
-        self._rows.append(self._row(epoch, split, evaluation.images, loss, told))
+        self._rows.append(self._row(epoch, ALONE[split] if alone else split, evaluation.images, loss, told))
+
+    def _told_classes(self, evaluation: Evaluation, told: Mapping[str, float | None]) -> dict[str, None]:
+        """Return the counts of classes to be withheld too: all, where the others are of too few images and would follow
+        from these and the whole.
+        """
+        counts = [name for name in told if name.startswith(IMAGES_OF)]
+        rest = sum(evaluation.scores[name].images for name in counts if told[name] is None)
+        return dict.fromkeys(counts) if 0 < rest < self._policy.minimum_count else {}
 
     def _row(
-        self, epoch: int, split: Split, images: int, loss: float | None, scores: dict[str, float | None]
+        self, epoch: int, split: RowSplit, images: int, loss: float | None, scores: dict[str, float | None]
     ) -> MetricsRow:
         return MetricsRow(
             round_no=self._configuration.round,
@@ -140,9 +166,9 @@ def _cut(loss: Score) -> Score:
 
 
 def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[str]:
-    """The scores of a set that are about parts of blocks: those over images that the model chooses; the recalls of
-    classes that a block has beside others, and with them all means over classes. With these recalls left out alone, the
-    means would still tell them.
+    """The scores of a set that are about parts of blocks: those over images that the model chooses; the recalls, and
+    the images, of classes that a block has beside others, and with them all means over classes. With these recalls left
+    out alone, the means would still tell them.
     """
     of_block: dict[int | str, set[int]] = defaultdict(set)
     for sample in samples:
@@ -150,7 +176,10 @@ def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[
             unit = unit_of(sample.id)
             of_block[blocks.get(unit, unit)].add(grade)  # what was never dealt is by itself
     torn = {grade for grades in of_block.values() if len(grades) > 1 for grade in grades}
-    return OF_CHOSEN | (MEANS_OVER_CLASSES | {f"{OF_CLASS}{grade}" for grade in torn} if torn else frozenset())
+    if not torn:
+        return OF_CHOSEN
+    of_torn = {f"{begin}{grade}" for begin in (OF_CLASS, IMAGES_OF) for grade in torn}
+    return OF_CHOSEN | MEANS_OVER_CLASSES | {error_of(mean) for mean in MEANS_OVER_CLASSES} | of_torn
 
 
 def reliability(found: MeasuredUncertainty, policy: Policy) -> Reliability:

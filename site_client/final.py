@@ -53,7 +53,8 @@ def unkept_final(work: Path, ledger: Mirror, left_alone: Collection[str]) -> str
 
 
 def prune_personal(work: Path, ledger: Mirror) -> None:
-    """Remove what stayed here with the rounds of runs that are over, except what a final model is made with.
+    """Remove what stayed here with the rounds of runs that are over, except what a final model is made with; and what
+    was trained alone beside them.
 
     Raises:
         RejectedError, ActionRequiredError: a final card is not as it was accepted.
@@ -66,6 +67,9 @@ def prune_personal(work: Path, ledger: Mirror) -> None:
             chosen = ledger.record(MessageRef("final", run), FinalCard).chosen_round
             kept = store.newest_personal(work, ledger, run, before=chosen + 1)
         store.prune_personal(work, run, kept=kept)
+    for run in store.runs_with_alone(work):
+        if ending_of(ledger, run) is not None:
+            store.prune_alone(work, run, kept=None)
 
 
 class Arrived(Record):

@@ -185,6 +185,11 @@ def describe(work: Path, run: str) -> str:
             else f"noise multiplier {privacy.noise_multiplier:g}"
         )
         lines.append(f"private:            {promise}, δ {privacy.delta:g}, for each training image, in the whole run")
+    if configuration.baseline is not None:
+        lines.append(
+            "trains alone too:   a model on this site's images only, as long as the shared one (baseline: local); it "
+            f"never leaves, and its scores leave in {names.METRICS}"
+        )
     lines += _plugins(configuration)
     lines += _trainer(work, configuration)
     lines += _required(work, configuration, sharing, is_open=standing(work, run) == "offered")
@@ -307,7 +312,8 @@ def _own_images(work: Path, settled: Settled | str, least: int) -> str:
 def _steps(required: Requirements, images: int) -> str:
     steps = required.steps(images)
     few = ", which may be too few to learn from" if required.takes_few_steps(images) else ""
-    return f"about {pluralize(steps, 'step')} in the whole run, of {required.batch_size} views each{few}"
+    alone = "; as many again for a model of this site alone, so about twice the time" if required.trains_alone else ""
+    return f"about {pluralize(steps, 'step')} in the whole run, of {required.batch_size} views each{few}{alone}"
 
 
 def _size(shapes: Iterable[TensorShape]) -> str:

@@ -198,6 +198,8 @@ class RoundWork:
             trained=model if wire == PLAIN else self._work / store.SCRATCH / "trained.safetensors",
             sent={group: ledger.path(update, names.state_file(group)) for group in trainer.sharing.groups(update.kind)},
             kept=store.personal_path(self._work, ref.run, ref.round_no),
+            alone=self._trained_alone(ref, trainer),
+            alone_kept=store.alone_path(self._work, ref.run, ref.round_no) if trainer.run.baseline else None,
         )
         # 4. The received model is measured, and trained on our images.
         began = time.monotonic()
@@ -218,6 +220,20 @@ class RoundWork:
         self.go_on_or_stop(ref.run)
         self.sign(update, answer, known={} if trainer.run.plugins else known, wire=wire)
         shutil.rmtree(self._work / store.SCRATCH, ignore_errors=True)
+
+    def _trained_alone(self, ref: MessageRef, trainer: Trainer) -> Path | None:
+        """Return the model that this site has trained by itself so far, if the run has it train one. What an answer
+        that was never signed has left is made anew.
+        """
+        if trainer.run.baseline is None:
+            return None
+        found = store.newest_alone(self._work, self._ledger, ref.run, before=ref.round_no)
+        store.prune_alone(self._work, ref.run, kept=found)
+        if found is None and ref.round_no > 1:
+            logger.warning(
+                "run %s: no model was trained alone here from the first round on, so none is scored", ref.run
+            )
+        return found
 
     def _work_through(
         self, trainer: Trainer, configuration: RoundConfiguration, files: Files, is_time: IsTime
@@ -270,7 +286,14 @@ class RoundWork:
         run, sharing, trains = trainer.run, trainer.sharing, configuration.epochs > 0
         try:
             table = read_metrics(worked.tables[names.METRICS], names.METRICS)
-            require_of_round(table, names.METRICS, round_no=configuration.round, epochs=None, own=run.scores)
+            require_of_round(
+                table,
+                names.METRICS,
+                round_no=configuration.round,
+                epochs=None,
+                own=run.scores,
+                has_baseline=run.baseline is not None,
+            )
             if names.RELIABILITY in worked.tables:
                 open_yaml(worked.tables[names.RELIABILITY], Reliability, names.RELIABILITY)
             if trains:

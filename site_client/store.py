@@ -11,6 +11,8 @@ paused                                   a person here paused this site; gone on
 restored                                 a disk was lost; gone once a person accepted a new division
 personal/RUN/0007.safetensors            what stayed here with the answer to round 7: head, BatchNorm, a method's state;
                                          when the next run is answered, only what the final model was made with
+alone/RUN/0007.safetensors               the model that this site trains by itself beside a run, after round 7; gone
+                                         when the next run is answered
 noise/RUN                                the secret of a private run's noise; gone once the final model is here
 final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ
 scratch/                                 a round's models in the plain form, if they travel in another; gone with it
@@ -166,9 +168,34 @@ def runs_with_personal(work: Path) -> list[str]:
 
 def prune_personal(work: Path, run: str, *, kept: Path | None) -> None:
     """Remove what stayed here with the rounds of a run, except one file of it."""
-    for path in (work / "personal" / run).glob("*"):
+    _prune(work / "personal" / run, kept)
+
+
+def _prune(folder: Path, kept: Path | None) -> None:
+    for path in folder.glob("*"):
         if path != kept:
             path.unlink()
+
+
+def alone_path(work: Path, run: str, round_no: int) -> Path:
+    """Return where the model lies that this site trained by itself up to a round."""
+    return work / "alone" / run / f"{round_no:04d}.safetensors"
+
+
+def runs_with_alone(work: Path) -> list[str]:
+    """Return the runs that such a model is here of."""
+    return [path.name for path in (work / "alone").glob("*")]
+
+
+def prune_alone(work: Path, run: str, *, kept: Path | None) -> None:
+    """Remove what this site trained by itself beside a run, except one file of it."""
+    _prune(work / "alone" / run, kept)
+
+
+def newest_alone(work: Path, ledger: Mirror, run: str, *, before: int) -> Path | None:
+    """Return what this site trained by itself up to its newest trained and signed answer below ``before``, or None."""
+    paths = (alone_path(work, run, round_no) for round_no in _trained(ledger, run, before))
+    return next((path for path in paths if path.exists()), None)
 
 
 def newest_personal(work: Path, ledger: Mirror, run: str, *, before: int) -> Path | None:

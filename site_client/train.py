@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -21,15 +21,17 @@ from shared.exchange.reading import check_record, dump_yaml
 from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Groups, Sharing, TensorList
 from shared.exchange.records.wire import FileEntry
+from shared.exchange.tables import ALONE, IMAGES_OF, Split, error_of, is_declared
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.apart import AnswerT, Progress, Question
+from shared.learning.bootstrap import Bootstrap
 from shared.learning.compute import Computing, prepare_compute
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan, unit_of
 from shared.learning.measures import task_of
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local, Method, Tensors
-from shared.learning.metrics import ood_auroc
+from shared.learning.metrics import Score, ood_auroc
 from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.objectives import Objective, Weighted, annealed, balanced_weights
 from shared.learning.optimizers import new_optimizer, read_memory, remembered, restore_memory
@@ -48,6 +50,7 @@ from shared.learning.tasks.terms import Options
 from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
 from shared.service import alive
 from site_client import store
+from site_client.alone import Alone
 from site_client.apart import answered
 from site_client.configuration import FILE, Policy, SiteConfiguration, computing_of
 from site_client.disclosure import Counts, ScoreTable, reliability, told_images
@@ -75,6 +78,8 @@ class Files:
         trained: where the trained model goes; nothing is written there in a round without epochs.
         sent: where what is sent beside it goes, by group.
         kept: where what stays at the site goes, before ``trained``; nothing in a round without epochs.
+        alone: the model that the site has trained by itself, after its last signed round; None before the first.
+        alone_kept: where it goes, likewise; None of a run without a baseline.
     """
 
     received: Path
@@ -85,6 +90,8 @@ class Files:
     trained: Path
     sent: Mapping[str, Path]
     kept: Path
+    alone: Path | None = None
+    alone_kept: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -281,15 +288,18 @@ class Trainer:
         this = self._receive(dataset, configuration, files)
         local, table = this.local, this.table
         network = local.network
-        # 2. Measure what the received model is worth on this site's images, before it is trained: epoch 0.
+        # 2. Measure what the received model is worth on this site's images, before it is trained: epoch 0. Beside it,
+        #    what the model is worth that the site trains by itself.
         tables = self._measure(this)
+        alone = self._alone(this, files)
         # 3. Train, epoch by epoch. The closing round has none.
         optimizer = self._optimizer(network)
         if OPTIMIZER in local.kept:
             restore_memory(optimizer, network, local.kept[OPTIMIZER])
         phases = self._phases(local, configuration.epochs)
+        first, second = _halves(on_progress) if alone is not None else (on_progress, on_progress)
         with self._private(network, dataset, configuration, len(phases)) as private:
-            self._train(this, optimizer, phases, on_progress, private)
+            self._train(this, optimizer, phases, first, private)
             if private:
                 table.spent(private.epsilon(trained_before + 1), len(dataset.train))
         # 4. Finish: what the method sends beside the model, and what it keeps for its next round.
@@ -297,11 +307,16 @@ class Trainer:
             self.method.finish(local)
             if OPTIMIZER in local.kept:
                 local.kept[OPTIMIZER] = read_memory(optimizer, network, self.sharing.frozen)
-        # 5. Write what leaves and what stays: one process alone, and what stays first, so that no crash leaves a model
+        # 5. Train the site's own model as long; nothing of it enters what leaves but its scores of the rounds before.
+        if alone is not None and phases:
+            alone.train(dataset, partial(self._epoch_of, this), this.objective, second)
+        # 6. Write what leaves and what stays: one process alone, and what stays first, so that no crash leaves a model
         #    that was sent beside a state from before it.
         tables[names.METRICS] = table.content()
         if not self.computing.processes.leads:
             return Worked(len(dataset.train), tables, None, {})
+        if alone is not None and phases and files.alone_kept is not None:
+            alone.keep(files.alone_kept)
         if phases:
             self._keep(network, local.kept, files.kept)
         sent = self._send(local, files, trains=bool(phases))
@@ -338,12 +353,49 @@ class Trainer:
         if not self.method.measures_received:
             self.method.measure(this.local)
         if is_scored(self.run, this.configuration.round):
-            this.table.add(0, "validation", self._evaluate(this, dataset.validation))
-            this.table.add(0, "test", self._with_ood(network, dataset, self._evaluate(this, dataset.test)))
+            for split in ALONE:
+                found = self._scored(this, network, split)
+                this.table.add(0, split, self._with_ood(network, dataset, found) if split == "test" else found)
         return tables
+
+    def _scored(self, this: _Round, network: nn.Module, split: Split) -> Evaluation:
+        """Return how a model does before training: with how many images it is over of each class, and of test images
+        the main score's standard error, where the run has that told.
+        """
+        samples, score = getattr(this.dataset, split), self.task.selection_score
+        bootstrap = None
+        if self.run.support and split == "test" and is_declared(error_of(score)):
+            units = [unit_of(sample.id) for sample in samples]
+            bootstrap = Bootstrap(score, units, seed_for(self.run.seed, "bootstrap"))
+        found = evaluate(self.task, network, samples, this.objective, self.computing, bootstrap=bootstrap)
+        if not self.run.support or self.task.labels_pixels:
+            return found
+        counts = target_counts(self.task, samples, len(this.dataset.classes)).sum(0).tolist()
+        classes = {f"{IMAGES_OF}{number}": Score(float(count), int(count)) for number, count in enumerate(counts)}
+        return replace(found, scores=found.scores | classes)
 
     def _evaluate(self, this: _Round, samples: Sequence[Sample]) -> Evaluation:
         return evaluate(self.task, this.local.network, samples, this.objective, self.computing)
+
+    def _alone(self, this: _Round, files: Files) -> Alone | None:
+        """Return the model that this site trains by itself, as its last round left it, once it is scored like the one
+        that was received; None in a run without a baseline, and where this site has not begun one in the first round.
+        """
+        round_no, dataset = this.configuration.round, this.dataset
+        if self.run.baseline is None or (round_no > 1 and files.alone is None):
+            return None
+        network = self.network(len(dataset.classes), files.received, files.start, None)
+        alone = Alone.begun(self, network)
+        if files.alone is not None:
+            alone.restore(files.alone)
+        self._refresh(network, dataset)
+        if round_no > 1 and is_scored(self.run, round_no):
+            for split in ALONE:
+                this.table.add(0, split, self._scored(this, network, split), alone=True)
+        return alone
+
+    def _epoch_of(self, this: _Round, number: int) -> Epoch:
+        return self._epoch(this.configuration, this.dataset, number, this.configuration.round)
 
     def _phases(self, local: Local, epochs: int) -> list[list[nn.Parameter]]:
         """Return the parameters that each epoch moves; a task's frozen layers stay as they are."""
@@ -378,7 +430,7 @@ class Trainer:
                 this.local,
                 optimizer,
                 this.dataset.train,
-                epoch=self._epoch(this.configuration, this.dataset, number, this.configuration.round),
+                epoch=self._epoch_of(this, number),
                 objective=this.objective,
                 on_batch=on_batch,
                 computing=self.computing,
@@ -631,6 +683,11 @@ def _folder_of(site: SiteConfiguration, task: str) -> str:
     if folder is None:
         raise ActionRequiredError(f"{FILE}: data: names no folder for {task}; add `data: {{{task}: DIR}}`")
     return folder
+
+
+def _halves(on_progress: OnProgress) -> tuple[OnProgress, OnProgress]:
+    """Return what is told of two trainings, one after the other, by the one that is told of both."""
+    return (lambda percent: on_progress(percent // 2)), (lambda percent: on_progress(50 + percent // 2))
 
 
 def _let_move(network: nn.Module, moving: Sequence[nn.Parameter]) -> None:

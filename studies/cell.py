@@ -17,7 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ def play(home: Path) -> None:
         },
         "weights": outcome.weights,
         "thetas": outcome.thetas,
+        **({"gains": {site: asdict(gain) for site, gain in outcome.gains.items()}} if outcome.gains else {}),
     }
     write_file(home / RESULT, (json.dumps(result, indent=1) + "\n").encode())
     _clear(home, {FOLDERS} if configuration.keep_folders else set())

@@ -27,7 +27,7 @@ from shared.learning.methods import REFERENCES, files_behind, method_names, open
 from shared.learning.metrics import OF_CLASS
 from shared.learning.new_runs import as_of_now
 from shared.learning.objectives import CrossEntropy
-from shared.learning.run_checks import check_together
+from shared.learning.run_checks import check_reference, check_together
 from shared.learning.tasks import task_named
 from studies.configuration import Device, StudyConfiguration
 
@@ -221,8 +221,9 @@ def _check(run: RunConfiguration, *, has_heldout: bool) -> None:
         raise ConfigurationError(["start: a study's runs begin as their task has it; leave it out"])
     if run.trainer is not None:
         raise ConfigurationError(["trainer: a study trains by PyTorch; leave it out"])
-    method = open_method(run.method, run.method_options)
-    if not method.reference:
+    if open_method(run.method, run.method_options).reference:
+        check_reference(run)
+    else:
         check_together(run)
 
 

@@ -36,13 +36,14 @@ from shared.learning.choice import choose, ends_early
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan
+from shared.learning.gain import Gain, gains
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.model_files import round_tensors
 from shared.learning.objectives import Objective
 from shared.learning.private_gradients import Secret
 from shared.learning.round_engine import RoundEngine, given_weights
-from shared.learning.run_checks import check_together
+from shared.learning.run_checks import check_reference, check_together
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
 from shared.learning.seeds import no_secret, split_seed
@@ -78,6 +79,7 @@ class Site:
 
     Args:
         tests: test images by the site that they are of.
+        alone: where the model lies that it has trained by itself, in a run with a baseline.
         accepted: where what stayed there with its newest answer that counted lies.
         trained: the rounds that it has answered with a model.
     """
@@ -86,6 +88,7 @@ class Site:
     dataset: Dataset
     tests: Mapping[str, Sequence[Any]]
     kept: list[Path] = field(default_factory=list)
+    alone: Path | None = None
     accepted: Path | None = None
     trained: int = 0
 
@@ -146,6 +149,11 @@ class Outcome:
             round_no - 1: {site: [row for row in table if row.epoch == 0] for site, table in of_round.items()}
             for round_no, of_round in self.tables.items()
         }
+
+    @cached_property
+    def gains(self) -> dict[str, Gain]:
+        """What each site gains over training alone, in a run with a baseline."""
+        return gains(self.tables, self.card.chosen_round, self.card.score_name)
 
     @cached_property
     def thetas(self) -> dict[int, dict[str, float]]:
@@ -262,7 +270,9 @@ def run_rounds(
         DataError: every problem of some site's images, or of the aggregator's.
     """
     reference = open_method(run.method, run.method_options).reference
-    if not reference:
+    if reference:
+        check_reference(run)
+    else:
         check_together(run)
     network, sites = open_sites(run, data, home, weights=weights, computing=computing)
     if reference == "pooled":
@@ -310,7 +320,7 @@ def _play(
         if round_no <= run.rounds:
             engine.combine(round_no, verdicts[round_no], answers.__getitem__)
             for name in given_weights(verdicts[round_no]):
-                if (kept := _files(store, sites[name], name, round_no).kept).exists():
+                if (kept := _files(run, store, sites[name], name, round_no).kept).exists():
                     sites[name].accepted = kept
             if ended := ends_early(run, tables, task.selection_score):
                 break
@@ -373,7 +383,7 @@ def answer_of(
     run: RunConfiguration, store: RunStore, site: Site, name: str, round_no: int
 ) -> tuple[Answer, list[MetricsRow]]:
     """Return a site's answer to a round, as the aggregator has it, and its table."""
-    files, listed, trains = _files(store, site, name, round_no), site.trainer.sharing, round_no <= run.rounds
+    files, listed, trains = _files(run, store, site, name, round_no), site.trainer.sharing, round_no <= run.rounds
     configuration = round_configuration(run, round_no, name)
     tables = site.trainer.work(
         site.dataset, configuration, files, lambda percent: None, trained_before=site.trained
@@ -382,6 +392,8 @@ def answer_of(
     if trains:
         sent[MODEL] = _as_received(files.trained, listed.shared, run.wire, files.received)
         site.kept += [files.kept] if files.kept.exists() else []
+        if files.alone_kept is not None and files.alone_kept.exists():
+            site.alone = files.alone_kept
         site.trained += 1
     theta = parse_yaml(tables[RELIABILITY], Reliability, RELIABILITY).theta if RELIABILITY in tables else None
     return Answer(sent, len(site.dataset.train), theta), read_metrics(tables[METRICS], METRICS)
@@ -393,7 +405,7 @@ def _exchanged(run: RunConfiguration, store: RunStore, sites: Mapping[str, Site]
         return 0, 0
     trained = min(store.round_no, run.rounds)
     name = store.participants(trained)[0]
-    files = _files(store, sites[name], name, trained)
+    files = _files(run, store, sites[name], name, trained)
     groups = [files.sent[group] for group in sites[name].trainer.sharing.groups("update")]
     return _size([_on_the_wire(files.trained, run.wire), *groups]), _size([files.received, *files.state.values()])
 
@@ -477,7 +489,7 @@ def _participants(run: RunConfiguration, in_turn: bool, round_no: int) -> tuple[
     return opened.participants
 
 
-def _files(store: RunStore, site: Site, name: str, round_no: int) -> Files:
+def _files(run: RunConfiguration, store: RunStore, site: Site, name: str, round_no: int) -> Files:
     listed, own = site.trainer.sharing, store.home / "sites" / name
     return Files(
         received=store.aggregate_for(round_no - 1, name),
@@ -488,6 +500,8 @@ def _files(store: RunStore, site: Site, name: str, round_no: int) -> Files:
         trained=own / f"{round_no:04d}.trained.safetensors",
         sent={group: own / f"{round_no:04d}.{group}.safetensors" for group in listed.groups("update")},
         kept=own / f"{round_no:04d}.kept.safetensors",
+        alone=site.alone,
+        alone_kept=own / f"{round_no:04d}.alone.safetensors" if run.baseline else None,
     )
 
 

@@ -23,9 +23,9 @@ def test_a_score_over_too_few_images_is_withheld_and_the_table_says_why() -> Non
     few = part("fewer than 5", None)
     rows, notes = shown({"north": part("6", 0.25), "south": few}, {"north": part("6", 0.5), "south": few})
     assert rows == [
-        ["site", "before training", "after"],
-        ["north", "0.250", "0.500"],
-        ["south", "not reported", "not reported"],
+        ["site", "before training", "after", "test images"],
+        ["north", "0.250", "0.500", "6"],
+        ["south", "not reported", "not reported", "fewer than 5"],
     ]
     assert notes == (WHY_NOT_REPORTED,)
 
@@ -40,9 +40,10 @@ def test_two_sentences_say_what_was_gained_and_where_it_does_worst() -> None:
     chosen = {"north": part("6", 0.5), "south": part("6", 0.4), "east": few, "west": part("6", 0.3)}
     assert said(first, chosen) == (
         "on the sites' own test images Dice rose at 1 of 2 sites, in the mean from 0.375 to 0.450",
-        "it is lowest at west: 0.300",
+        "it is lowest at west: 0.300 over 6 images",
     )
-    assert said(first, {"north": part("6", 0.25)})[1] == "it is lowest at north: 0.250, after 0.250 before training"
+    lowest = "it is lowest at north: 0.250 over 6 images, after 0.250 before training"
+    assert said(first, {"north": part("6", 0.25)})[1] == lowest
     assert said({"north": few}, {"north": few}) == (
         "no site reported Dice on its test images both before and after training",
         "no site reported Dice of the chosen model on its test images",
@@ -51,14 +52,14 @@ def test_two_sentences_say_what_was_gained_and_where_it_does_worst() -> None:
 
 def test_a_site_that_was_not_asked_has_no_score() -> None:
     rows, notes = shown({"north": part("6", 0.25)}, {"south": part("6", 0.5)})
-    assert rows[1:] == [["north", "0.250", "not asked"], ["south", "not asked", "0.500"]]
+    assert rows[1:] == [["north", "0.250", "not asked", "not asked"], ["south", "not asked", "0.500", "6"]]
     assert notes == ()
 
 
 def test_a_site_alone_has_a_column_with_its_model_s_scores_at_every_site() -> None:
     sites = {"north": part("6", 0.25), "south": part("6", 0.5)}
     rows, notes = shown(sites, sites, Alone("north", 4, {"north": 0.3}))
-    assert [row[-1] for row in rows] == ["north alone", "0.300", "other classes"]
+    assert [row[-2] for row in rows] == ["north alone", "0.300", "other classes"]
     assert notes == ("north alone: a model trained in as many rounds (4) on its images only",)
     rows, _ = shown(sites, sites, Alone("north", 4, {"north": None, "south": 0.1}))
-    assert [row[-1] for row in rows] == ["north alone", "undefined", "0.100"]
+    assert [row[-2] for row in rows] == ["north alone", "undefined", "0.100"]

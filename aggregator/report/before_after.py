@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from aggregator.report.tables import NOT_REPORTED, UNDEFINED, Cell, Missing, Table, told
-from aggregator.run_view import RunView
+from aggregator.report.tables import NOT_REPORTED, UNDEFINED, Cell, Missing, Table, images_cell, interval_text, told
+from aggregator.run_view import Part, RunView
+from shared.learning.gain import PLACES, gain_text
 from shared.plurals import pluralize
 
-PLACES = 3
 OTHER_CLASSES = Missing("other classes")
 WHY_NOT_REPORTED = (
     "Not reported: the site has too few such images for a score to leave it (minimum_count in its policy), or the "
@@ -39,14 +39,17 @@ class Alone:
 
 
 def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[str, str]:
-    """Return two sentences: what training came to at the sites, and where the chosen model does worst.
+    """Return two sentences: what the sites gain, over training alone if that was measured, else over the first model;
+    and where the chosen model does worst.
 
     Args:
         chosen, score, title: as for ``before_and_after``.
     """
     first, last = (_reported(view, number, score) for number in (0, chosen))
     both = sorted(first.keys() & last.keys())
-    if both:
+    if view.configuration.baseline is not None:
+        gain = gain_text(view.gains, title)
+    elif both:
         rose = sum(round(last[site], PLACES) > round(first[site], PLACES) for site in both)
         before, after = (fmean(of[site] for site in both) for of in (first, last))
         gain = (
@@ -59,13 +62,46 @@ def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[
         return gain, f"no site reported {title} of the chosen model on its test images"
     worst = min(sorted(last), key=last.__getitem__)
     since = f", after {first[worst]:.{PLACES}f} before training" if worst in first else ""
-    return gain, f"it is lowest at {worst}: {last[worst]:.{PLACES}f}{since}"
+    images = images_cell(view.receivers(chosen)[worst], "test")
+    return gain, f"it is lowest at {worst}: {last[worst]:.{PLACES}f} over {images} images{since}"
 
 
 def _reported(view: RunView, aggregate: int, score: str) -> dict[str, float]:
     """Return a score of an aggregate on the test images of each site that reported it."""
     cells = {site: told(part, "test", score) for site, part in view.receivers(aggregate).items()}
     return {site: cell for site, cell in cells.items() if isinstance(cell, float)}
+
+
+def gained(view: RunView, score: str, title: str) -> Table | None:
+    """Return what each hospital gains from the federation: one score of the model that it has trained alone and of the
+    chosen one; None of a run without a baseline, and while it goes on.
+
+    Args:
+        score, title: as for ``before_and_after``.
+    """
+    if view.configuration.baseline is None or view.card is None:
+        return None
+    last, sites = view.receivers(view.card.chosen_round), view.configuration.sites
+    gains = [view.gains.get(site) for site in sites]
+    columns: dict[str, list[Cell]] = {
+        "site": [*sites],
+        "alone": [NOT_REPORTED if gain is None else gain.alone for gain in gains],
+        "with the federation": [told(last.get(site), "test", score) for site in sites],
+        "difference": [NOT_REPORTED if gain is None else f"{gain.difference:+.{PLACES}f}" for gain in gains],
+    }
+    notes = [
+        "Alone: a model that the site trained on its own images only, in the rounds that it took part in; of its "
+        "rounds the best on its validation images. It never left the site"
+    ]
+    if NOT_REPORTED in columns["alone"]:
+        notes.append(
+            f"{WHY_NOT_REPORTED}; or it was not there in the first round, with which the model trained alone begins"
+        )
+    columns |= _interval(last, sites, score)
+    columns["test images"] = [images_cell(last.get(site), "test") for site in sites]
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    caption = f"What each hospital gains: {title} on its own test images"
+    return Table("gain", caption, tuple(columns), rows, tuple(notes))
 
 
 def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: Alone | None = None) -> Table:
@@ -76,14 +112,23 @@ def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: 
         score: a column of ``metrics.csv``, and ``title`` what people call it.
     """
     first, last = (view.receivers(number) for number in (0, chosen))
-    rows: list[list[Cell]] = [
-        [site, told(first.get(site), "test", score), told(last.get(site), "test", score)]
-        for site in view.configuration.sites
-    ]
-    notes = [WHY_NOT_REPORTED] if any(NOT_REPORTED in row for row in rows) else []
-    header = ["site", "before training", "after"]
+    sites = view.configuration.sites
+    columns: dict[str, list[Cell]] = {
+        "site": [*sites],
+        "before training": [told(first.get(site), "test", score) for site in sites],
+        "after": [told(last.get(site), "test", score) for site in sites],
+    }
+    notes = [WHY_NOT_REPORTED] if any(NOT_REPORTED in column for column in columns.values()) else []
+    columns |= _interval(last, sites, score)
     if alone is not None:
-        header.append(f"{alone.site} alone")
-        rows = [[*row, alone.at(site)] for row, site in zip(rows, view.configuration.sites, strict=True)]
+        columns[f"{alone.site} alone"] = [alone.at(site) for site in sites]
         notes.append(f"{alone.site} alone: a model trained in as many rounds ({alone.rounds}) on its images only")
-    return Table("before-after", f"{title} on each site's own test images", tuple(header), rows, tuple(notes))
+    columns["test images"] = [images_cell(last.get(site), "test") for site in sites]
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    return Table("before-after", f"{title} on each site's own test images", tuple(columns), rows, tuple(notes))
+
+
+def _interval(last: Mapping[str, Part], sites: Sequence[str], score: str) -> dict[str, list[Cell]]:
+    """Return the column of intervals around what the sites told in the end, where some told how sure that is."""
+    cells = [interval_text(last[site].test if site in last else None, score) for site in sites]
+    return {"95 % interval": cells} if any(isinstance(cell, str) for cell in cells) else {}

@@ -28,6 +28,7 @@ def document(view: RunView, model: Model | str) -> dict[str, Any]:
         "configuration": view.configuration.model_dump(mode="json"),
         "sites": found["sites"],
         "rounds": found["rounds"],
+        "gains": found["gains"],
         "cost": {
             "model": asdict(model) if isinstance(model, Model) else None,
             "why_no_model": None if isinstance(model, Model) else model,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aggregator.report.meanings import meanings
-from aggregator.run_view import Part, RunView
+from aggregator.run_view import Part, Row, RunView
 from shared.escaping import escape
 from shared.exchange.records.values import decimal_text
 from shared.exchange.tables import Split
@@ -227,7 +227,9 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
     sites, score = view.configuration.sites, view.score
     found = view.receivers(aggregate)
     names = {name for part in found.values() if (row := part.row(split)) for name in row.numbers}
-    rows: list[list[Cell]] = [["images", *(_images(found.get(site), split) for site in sites), None]] if names else []
+    images = [images_cell(found.get(site), split) for site in sites]
+    rows: list[list[Cell]] = [["images", *images, None]] if names else []
+    rows += _support(found, sites, split, score)
     shown = _main_first(names, score)
     for name in shown:
         means = [told(found.get(site), split, name) for site in sites]
@@ -240,7 +242,39 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
         "deviation over its images, in the last column that over the sites"
     )
     header = ("score", *sites, "mean over sites")
-    return Table(f"all-scores-{split}", caption, header, rows, _meanings(shown, score))
+    notes = (*_meanings(shown, score), *_classes_of_means(found, split))
+    return Table(f"all-scores-{split}", caption, header, rows, notes)
+
+
+def _support(found: Mapping[str, Part], sites: Sequence[str], split: Split, score: str) -> list[list[Cell]]:
+    """Return what the sites tell of what their scores are over: images of each class, and the main one's interval."""
+    told = {site: row for site in sites if site in found and (row := found[site].row(split))}
+    classes = sorted({number for row in told.values() for number in row.classes}, key=int)
+    rows: list[list[Cell]] = [
+        [f"images of class {number}", *(_of_class(told.get(site), number) for site in sites), None]
+        for number in classes
+    ]
+    intervals = [interval_text(told.get(site), score) for site in sites]
+    if any(isinstance(each, str) for each in intervals):
+        rows.append([f"{score_title(score)}, 95 % interval", *intervals, None])
+    return rows
+
+
+def _classes_of_means(found: Mapping[str, Part], split: Split) -> list[str]:
+    """Return over which classes each site's means over classes are, as far as it tells."""
+    told = {site: row.classes for site, part in found.items() if (row := part.row(split)) and row.classes}
+    of_sites = "; ".join(f"{site} {', '.join(classes)}" for site, classes in told.items())
+    return [f"means over classes are over those that a site has images of; told are: {of_sites}"] if told else []
+
+
+def _of_class(row: Row | None, number: str) -> Cell:
+    return NOT_REPORTED if row is None else row.classes.get(number, NOT_REPORTED)
+
+
+def interval_text(row: Row | None, score: str) -> Cell:
+    """Return between what a score lies with 95 % confidence, or that nobody tells."""
+    found = row.interval(score) if row else None
+    return NOT_REPORTED if found is None else f"{found[0]:.3f} to {found[1]:.3f}"
 
 
 def of_heldout(scores: Mapping[str, float | None], images: int, score: str) -> Table:
@@ -317,7 +351,8 @@ def _mean(cells: Iterable[Cell]) -> Cell:
     return mean_and_std(known)[0] if known else NOT_REPORTED
 
 
-def _images(part: Part | None, split: Split) -> Cell:
+def images_cell(part: Part | None, split: Split) -> Cell:
+    """Return over how many images a site's scores are, or why that is not told."""
     row = part.row(split) if part else None
     if row is None:
         return NO_ANSWER if part else NOT_ASKED

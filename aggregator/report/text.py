@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from aggregator.report.before_after import Alone, before_and_after, gain_and_worst
+from aggregator.report.before_after import Alone, before_and_after, gain_and_worst, gained
 from aggregator.report.heldout import Model
-from aggregator.report.tables import Missing, told
+from aggregator.report.tables import Missing, Table, told
 from aggregator.run_view import RECEIVED_SPLITS, Part, RunView
 from shared.escaping import escape
 from shared.exchange.tables import Split
@@ -39,10 +39,8 @@ def report_text(view: RunView, model: Model | str, score: str, title: str, alone
     if card:
         for said in gain_and_worst(view, card.chosen_round, score, title):
             lines += [f"{said[:1].upper()}{said[1:]}.", ""]
-        table = before_and_after(view, card.chosen_round, score, title, alone)
-        rows = [[cell.text for cell in row] for row in table.shown]
-        lines += [f"{table.caption}:", "", *table_lines(table.header, rows), ""]
-        lines += [*(f"- {note}." for note in table.notes), *([""] if table.notes else [])]
+        for table in (gained(view, score, title), before_and_after(view, card.chosen_round, score, title, alone)):
+            lines += _captioned(table) if table else []
         lines += [f"Chosen: {chosen_text(card)} ({card.reason}).", ""]
     for split in RECEIVED_SPLITS:
         lines += [f"## {title} on each site's {split} images", ""]
@@ -63,6 +61,12 @@ def report_text(view: RunView, model: Model | str, score: str, title: str, alone
     head = ("round", "site", "status", "score", "θ", "weight", "reason")
     lines += ["## Verdicts", "", *table_lines(head, verdicts)]
     return "\n".join([*lines, "", *_cost_lines(view, model)]) + "\n"
+
+
+def _captioned(table: Table) -> list[str]:
+    rows = [[cell.text for cell in row] for row in table.shown]
+    notes = [*(f"- {note}." for note in table.notes), *([""] if table.notes else [])]
+    return [f"{table.caption}:", "", *table_lines(table.header, rows), "", *notes]
 
 
 def _cost_lines(view: RunView, model: Model | str) -> list[str]:

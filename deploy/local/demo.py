@@ -329,7 +329,7 @@ def _try_next(site: Path, images: Path, run: str) -> None:
         console.print(f"  {bin_folder}/dropfed-{command}", markup=False, soft_wrap=True)
 
 
-_COLUMNS = {"classes": "grades", "test_images": "test images", "theta": "θ", "weight": "weight"}
+_COLUMNS = {"classes": "grades", "theta": "θ", "weight": "weight"}
 """What is told of each site beside its scores, and its headline."""
 
 

@@ -106,7 +106,7 @@ def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterat
         yield names.METRICS, "does not tell how the received model did on the validation images"
     consent = reading.record_or_none(MessageRef("consent", run.run), Consent)
     if consent is not None and reading.opened.protocol > 1:  # until then images could be added while a run went on
-        for split, told in sorted({(row.split, row.images) for row in table}):
+        for split, told in sorted({(row.over, row.images) for row in table}):
             agreed = consent.images.get(split, "0")
             if fewest(told) > most(agreed):  # fewer there may be: of what was lost since, nothing is told
                 yield names.METRICS, f"tells of {told} {split} images, and the consent of {agreed}"

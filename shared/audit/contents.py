@@ -233,7 +233,14 @@ def _check_metrics(reading: Reading, ref: MessageRef, content: bytes, shown_as: 
     run = reading.configuration(ref.run)
     method = None if run is None else _of_method(run, shown_as)
     epochs = None if run is None or method is None else epochs_of(run, ref.round_no, method)
-    require_of_round(rows, shown_as, round_no=ref.round_no, epochs=epochs, own=run.scores if run else {})
+    require_of_round(
+        rows,
+        shown_as,
+        round_no=ref.round_no,
+        epochs=epochs,
+        own=run.scores if run else {},
+        has_baseline=run is None or run.baseline is not None,
+    )
 
 
 # --- tensors -----------------------------------------------------------------------------------------------

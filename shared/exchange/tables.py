@@ -25,6 +25,10 @@ from shared.exchange.records.values import COUNT_TEXT, SCORE_COLUMN, decimal_tex
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+RowSplit = Split | Literal["validation_alone", "test_alone"]
+"""What a row is over; of the last two the model is the one that the site has trained alone."""
+ALONE: Mapping[Split, RowSplit] = {"validation": "validation_alone", "test": "test_alone"}
+"""By split: what a row says that is over it and of the model that the site has trained alone."""
 EPSILON = "epsilon"
 """The column of what a site has spent of its images' privacy, in the last row of an answer to a private run."""
 DECIMALS = 4
@@ -35,8 +39,11 @@ _SCORES = (
     "accuracy|balanced_accuracy|sensitivity|specificity|f1|dice|iou|auroc|auroc_logits|auprc|kappa|calibration_error"
     "|misdiagnosis_auroc|selective_accuracy_[1-9]0|referral_share_9[05]|uncertainty_(right|wrong)"
 )
-_SHARES = rf"({_SCORES})(_mean|_std)?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
-_DECLARED = re.compile(rf"loss_(ice|kl|tce|dice)|{_SHARES}|{EPSILON}")
+ERROR, IMAGES_OF = "_error", "images_of_"
+"""What the column ends with that tells a score's standard error; and what one begins with that counts a class."""
+_SHARES = rf"({_SCORES})(_mean|_std|{ERROR})?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
+_COUNTS = re.compile(rf"{IMAGES_OF}[0-9]{{1,3}}")
+_DECLARED = re.compile(rf"loss_(ice|kl|tce|dice)|{_SHARES}|{EPSILON}|{_COUNTS.pattern}")
 """Every score column that the protocol describes."""
 _ROUNDING = 1e-9  # a mean of shares in doubles can come to 1.0000000000000002
 
@@ -47,11 +54,22 @@ class MetricsRow:
 
     round_no: int
     epoch: int
-    split: Split
+    split: RowSplit
     images: str
     learning_rate: float
     loss: float | None
     scores: dict[str, float | None]
+
+    @property
+    def over(self) -> Split:
+        """The split that it is over, whichever model it is of."""
+        match self.split:
+            case "validation_alone":
+                return "validation"
+            case "test_alone":
+                return "test"
+            case split:
+                return split
 
 
 def write_metrics(rows: list[MetricsRow]) -> bytes:
@@ -86,19 +104,37 @@ def epsilon_in(table: list[MetricsRow]) -> float | None:
     return max((epsilon for epsilon in said if epsilon is not None), default=None)
 
 
+def error_of(column: str) -> str:
+    """Return the column of the standard error of a score."""
+    return column.removesuffix("_mean") + ERROR
+
+
+def is_support(column: str) -> bool:
+    """Return whether a column tells how much a score is over, and is none itself."""
+    return (column.endswith(ERROR) and column != "calibration_error") or _COUNTS.fullmatch(column) is not None
+
+
 def is_declared(column: str) -> bool:
     """Return whether the protocol describes a score column."""
     return _DECLARED.fullmatch(column) is not None
 
 
 def require_of_round(
-    rows: list[MetricsRow], path: str, *, round_no: int, epochs: int | None, own: Mapping[str, Range]
+    rows: list[MetricsRow],
+    path: str,
+    *,
+    round_no: int,
+    epochs: int | None,
+    own: Mapping[str, Range],
+    has_baseline: bool,
 ) -> None:
     """Demand that a table is of a round, and has no columns but those that the protocol describes or the run lists.
 
     Args:
         epochs: how many epochs the round trains; None where nobody can tell.
         own: the columns that the run lists, each with its range.
+        has_baseline: whether each site also trains a model alone, which it scores in epoch 0 of every round but the
+            first.
 
     Raises:
         RejectedError: it is not.
@@ -113,6 +149,11 @@ def require_of_round(
         raise RejectedError(path, "speaks of another round")
     if epochs is not None and any(row.epoch > epochs for row in rows):
         raise RejectedError(path, f"has rows of more epochs than the {epochs} of this round")
+    alone = [row for row in rows if row.split in ALONE.values()]
+    if alone and not has_baseline:
+        raise RejectedError(path, "scores a model that the site has trained alone, and the run has no baseline")
+    if (round_no == 1 and alone) or any(row.epoch for row in alone):
+        raise RejectedError(path, "scores a model that the site has trained alone where there is none to score")
 
 
 def require_learning_rate(rows: list[MetricsRow], path: str, learning_rate: float) -> None:
@@ -155,7 +196,7 @@ def _row(line: list[str], ranges: list[tuple[str, float, float]]) -> MetricsRow:
     if len(line) != len(FIXED_COLUMNS) + len(ranges):
         raise Refusal("a row has another number of cells than the header")
     round_text, epoch_text, split, images, learning_rate, loss, *scores = line
-    if split not in SPLITS or not re.fullmatch(COUNT_TEXT, images):
+    if split not in (*SPLITS, *ALONE.values()) or not re.fullmatch(COUNT_TEXT, images):
         raise Refusal(f"the row of split {split[:20]!r} has a wrong split or count")
     round_no, epoch = whole(round_text, digits=5), whole(epoch_text, digits=5)
     rate = _number(learning_rate)
@@ -178,13 +219,15 @@ def _score(column: str, cell: str, lowest: float, highest: float) -> float | Non
     value = _number(cell)
     if value is not None and not lowest - _ROUNDING <= value <= highest + _ROUNDING:
         raise Refusal(f"{column} is {cell}, which is not in its range")
+    if value is not None and _COUNTS.fullmatch(column) and value != int(value):
+        raise Refusal(f"{column} is {cell}, which is no number of images")
     return value
 
 
 def _range(column: str) -> tuple[float, float]:
     if column.startswith("kappa"):
         return -1, 1
-    if column == EPSILON:
+    if column == EPSILON or _COUNTS.fullmatch(column):
         return 0, math.inf
     return (0, 1) if re.fullmatch(_SHARES, column) else (-math.inf, math.inf)
 

@@ -86,7 +86,9 @@ def check_answer(
     metrics = f"{ref.path}/{names.METRICS}"
     table = read_metrics(file(names.METRICS).read_bytes(), metrics, is_rounded=is_rounded)
     epochs = epochs_of(run, ref.round_no, method)
-    require_of_round(table, metrics, round_no=ref.round_no, epochs=epochs, own=run.scores)
+    require_of_round(
+        table, metrics, round_no=ref.round_no, epochs=epochs, own=run.scores, has_baseline=run.baseline is not None
+    )
     require_learning_rate(table, metrics, learning_rate(run.learning_rate, ref.round_no - 1))
     spent = epsilon_in(table) if is_private else None
     if spent is None and trains and is_private:

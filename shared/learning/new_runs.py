@@ -20,6 +20,7 @@ def as_of_now(run: RunConfiguration) -> RunConfiguration:
         update={
             "task_options": completed(run.task_options, getattr(task, "form", Options)),
             "method_options": completed(run.method_options, options_form(run.method, run.method_options)),
+            "support": run.support or "support" not in run.model_fields_set,
             "augmentation": {**getattr(task, "augmentation_now", {}), **run.augmentation},
         }
     )

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
+from types import MappingProxyType
 from typing import Literal
 
 from shared.exchange.records.run import RunConfiguration
@@ -33,6 +34,7 @@ from shared.learning.choice import (
     received_rows,
     reported_scores,
 )
+from shared.learning.gain import Gain, gain_text, gains
 from shared.plurals import pluralize
 
 OutcomeName = Literal[
@@ -64,19 +66,28 @@ class Outcome:
     sites: int = 0
 
 
-def outcome_of(run: RunConfiguration, card: FinalCard | None, aborted: str | None, scores: Scores) -> Outcome | None:
+def outcome_of(
+    run: RunConfiguration,
+    card: FinalCard | None,
+    aborted: str | None,
+    scores: Scores,
+    gained: Mapping[str, Gain] = MappingProxyType({}),
+) -> Outcome | None:
     """Return what a run came to; None while it goes on.
 
     Args:
         card: of the final model, if one was chosen.
         aborted: why the run never started, if so.
         scores: of the first and of the chosen aggregate at least; of all, where the run has ``stop_after``.
+        gained: what each site gains over training alone, in a run with a baseline.
     """
     if aborted is not None:
         return Outcome("aborted", f"aborted: {aborted}", has_improved=False)
     if card is None:
         return None
     learnt = _learnt(card, scores)
+    if run.baseline is not None:
+        learnt = replace(learnt, text=f"{learnt.text}; {gain_text(gained, card.score_name)}")
     opened = max(map(int, card.took_part), default=0)
     if opened > run.rounds:
         return learnt
@@ -101,9 +112,10 @@ def outcome_by_tables(
     if card is None:
         return outcome_of(run, None, aborted, {})
     # An aggregate's scores stand in the tables of the round after it.
-    read = (1, card.chosen_round + 1) if run.stop_after is None else sorted(map(int, card.took_part))
-    rows = received_rows(read_tables(read), "validation")
-    return outcome_of(run, card, aborted, reported_scores(rows, card.score_name))
+    needs_all = run.stop_after is not None or run.baseline is not None
+    tables = read_tables(sorted(map(int, card.took_part)) if needs_all else (1, card.chosen_round + 1))
+    scores = reported_scores(received_rows(tables, "validation"), card.score_name)
+    return outcome_of(run, card, aborted, scores, gains(tables, card.chosen_round, card.score_name))
 
 
 def _learnt(card: FinalCard, scores: Scores) -> Outcome:

@@ -49,6 +49,7 @@ class Requirements:
         theta_from: the set that θ is measured on, if the method has it sent.
         measures: whether the method has sent what it measures on images of training or validation.
         is_private: then nothing leaves that was measured on training images.
+        trains_alone: whether the site also trains a model by itself, as long, and tells its scores.
     """
 
     sharing: Sharing
@@ -63,6 +64,7 @@ class Requirements:
     theta_from: SplitName | None
     measures: bool
     is_private: bool
+    trains_alone: bool = False
 
     def steps(self, inputs: int) -> int:
         """How many steps training takes in the whole run at a site that trains on so many inputs of the model."""
@@ -83,10 +85,11 @@ class Requirements:
         """
         answers, scored = trained + validated, min(trained, self.scored_rounds)
         measured = answers if self.measures else 0
+        alone = max(scored + validated - 1, 0) if self.trains_alone else 0  # not in the first round
         rows: dict[SplitName, int] = {
             "train": (0 if self.is_private else trained * self.epochs) + measured,
-            "validation": scored + validated + scored * self.epochs + measured,
-            "test": scored + validated,
+            "validation": scored + validated + scored * self.epochs + measured + alone,
+            "test": scored + validated + alone,
         }
         if self.theta_from is not None:
             rows[self.theta_from] += answers
@@ -130,6 +133,7 @@ def requirements(run: RunConfiguration) -> Requirements:
         theta_from=method.options.theta_from if method.sends_reliability else None,
         measures=bool(listed.measured),
         is_private=run.privacy is not None,
+        trains_alone=run.baseline is not None,
     )
 
 
@@ -149,6 +153,8 @@ def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: S
     )
     gradients = 1 + IMAGES_AT_A_TIME * (run.privacy is not None)
     kept = weights * (1 + method.networks_beside) + learning * (gradients + _remembered(options)) + received
+    if run.baseline is not None:
+        kept += weights + learning * (1 + _remembered(options))
     # A matrix with an update of low rank is made anew in every step, and kept until the gradients are known.
     kept += sum(len(each.b) * each.a.shape[1] for each in network.modules() if isinstance(each, LowRankUpdate))
     whole, crops = task.input_shape(options), task.augmentation(run.augmentation).crops

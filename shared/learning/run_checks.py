@@ -34,6 +34,7 @@ def check_together(run: RunConfiguration) -> None:
     if run.stop_after is not None and (method.in_turn or run.sites_per_round is not None):
         why = "compares aggregates over the same sites, and not all are asked in each round"
         problems.append(f"stop_after: {why}: leave it out")
+    problems += _against_baseline(run, method)
     if method.needs_sgd and options.optimizer != "sgd":
         why = "computes with step sizes, which SGD alone has"
         problems.append(f"task_options: {run.method} {why}: set `optimizer: sgd`")
@@ -63,6 +64,38 @@ def check_together(run: RunConfiguration) -> None:
         problems.append(f"combination: {misfit}")
     if problems:
         raise ConfigurationError(problems)
+
+
+def _against_baseline(run: RunConfiguration, method: Method) -> list[str]:
+    """Return why sites cannot each train a model alone besides, a sentence each."""
+    if run.baseline is None:
+        return []
+    problems = []
+    if method.reference:
+        problems.append(_no_federation(run))
+    if method.in_turn or run.sites_per_round is not None:
+        why = "a site alone trains in as many rounds as the federation, and not all are asked in each round"
+        problems.append(f"baseline: {why}; leave it out")
+    if run.privacy is not None:
+        why = "a model trained alone has no noise, so its scores would tell more of its images than ε allows"
+        problems.append(f"baseline: {why}; leave it out")
+    if run.trainer is not None:
+        problems.append("baseline: dropfed cannot train what a program trains; leave out baseline, or trainer")
+    return problems
+
+
+def _no_federation(run: RunConfiguration) -> str:
+    return f"baseline: {run.method} exchanges nothing, so there is no federation to compare with; leave it out"
+
+
+def check_reference(run: RunConfiguration) -> None:
+    """Demand of a run by a reference, which exchanges nothing, that it asks for nothing that only a federation has.
+
+    Raises:
+        ConfigurationError: it does.
+    """
+    if run.baseline is not None:
+        raise ConfigurationError([_no_federation(run)])
 
 
 def _misfit(run: RunConfiguration, method: Method) -> str | None:

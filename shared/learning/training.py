@@ -10,15 +10,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from shared.exchange.tables import error_of
 from shared.learning.batch_norm import batch_norms
 from shared.learning.batches import count_of_parts, even_parts
+from shared.learning.bootstrap import Bootstrap
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.loading import Batch, prepared
@@ -169,16 +171,24 @@ def evaluate(
     samples: Sequence[SampleT],
     objective: Objective,
     computing: Computing = EXACT,
+    *,
+    bootstrap: Bootstrap | None = None,
 ) -> Evaluation:
     """Evaluates a ``Network`` on the images as they are, in eval mode, without gradients.
+
+    Args:
+        bootstrap: the score whose standard error is told too.
 
     Raises:
         ValueError: there are no samples.
     """
     with _Record(task.scoring(objective), computing.scoring_threads) as record:
-        for _, logits, targets in answers(task, model, samples, computing):
-            record.add(logits, targets, image_losses(objective, logits, targets)[1])
-        return record.evaluation(len(samples))
+        for batch, logits, targets in answers(task, model, samples, computing):
+            losses = image_losses(objective, logits, targets)[1]
+            for part in [slice(None)] if bootstrap is None else [slice(at, at + 1) for at in range(len(batch))]:
+                record.add(logits[part], targets[part], {name: of_image[part] for name, of_image in losses.items()})
+        found = record.evaluation(len(samples))
+        return found if bootstrap is None else record.with_error(found, bootstrap)
 
 
 def answers(
@@ -336,3 +346,9 @@ class _Record:
             for name, score in self._scoring.scores([seen for _, seen in looks]).items()
         }
         return Evaluation(images=images, loss=losses[LOSS], scores=terms | scores)
+
+    def with_error(self, found: Evaluation, bootstrap: Bootstrap) -> Evaluation:
+        """Return an evaluation with the standard error of a score, over as many images, if each was added by itself."""
+        error = bootstrap.error(self._scoring, [look()[1] for look in self._looks])
+        told = {error_of(bootstrap.score): Score(error, found.scores[bootstrap.score].images)}
+        return replace(found, scores=found.scores | told)

@@ -160,7 +160,9 @@ class Start(Record):
     start_sha256: Digest | None = None
 
 
-_LATER = frozenset({"tolerance_score", "score_every", "start", "plugins", "scores", "stop_after", "trainer"})
+_LATER = frozenset(
+    {"tolerance_score", "score_every", "start", "plugins", "scores", "stop_after", "trainer", "baseline", "support"}
+)
 """Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
 
 
@@ -271,6 +273,14 @@ class RunConfiguration(Payload):
     scores: Annotated[
         dict[ScoreColumn, Range], Field(max_length=64, description="columns beside those that the protocol describes")
     ] = {}
+    baseline: Annotated[
+        Literal["local"] | None,
+        Field(description="local: each site also trains a model alone, which stays there; left out of a run without"),
+    ] = None
+    support: Annotated[
+        bool,
+        Field(description="whether scores come with each class's images and a standard error; older runs lack it"),
+    ] = False
     trainer: Annotated[
         ExternalTrainer | None, Field(description="a program outside dropfed; left out of a run that has none")
     ] = None

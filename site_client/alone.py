@@ -1,0 +1,121 @@
+"""The model that a site trains by itself beside a run, ``baseline: local``: what the federation is compared with there.
+
+It begins as round 1's global model. In each round that the site answers it is trained as long as the federation's, on
+the same images, with the same objective, batch size and learning rate; nothing that comes later enters it. It stays at
+the site, and its scores leave from the second round on, beside those of the model that the round sent. A site that was
+not there in the first round has none.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from shared.exchange.records.tensors import TensorList
+from shared.exchange.weights import TensorFile, check_tensors, write_tensors
+from shared.learning.kept_model import all_tensors
+from shared.learning.methods.contract import Local, Method, Tensors
+from shared.learning.objectives import Objective
+from shared.learning.optimizers import new_optimizer, read_memory, remembered, restore_memory
+from shared.learning.training import Epoch, train_epoch
+
+if TYPE_CHECKING:
+    from shared.learning.tasks.contract import Dataset
+    from site_client.train import Trainer
+
+logger = logging.getLogger(__name__)
+
+_MEMORY = "optimizer/"
+"""What the names of what the optimizer remembers begin with, in the file."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """That model and what its optimizer remembers."""
+
+    trainer: Trainer
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    @classmethod
+    def begun(cls, trainer: Trainer, network: nn.Module) -> Alone:
+        """Return it as it is before its first step.
+
+        Args:
+            network: round 1's global model, with what the site begins with.
+        """
+        return cls(trainer, network, new_optimizer(network, trainer.options, trainer.run.learning_rate.initial))
+
+    def restore(self, path: Path) -> None:
+        """Go on from where a round left it in a file.
+
+        Raises:
+            RejectedError: the file holds something else.
+        """
+        listed = self._listed()
+        check_tensors(path, listed, str(path), largest=math.inf)  # it never travels
+        file, device = TensorFile(path), self.trainer.device
+        state = {name: torch.from_numpy(file.tensor(name)).to(device) for name in listed.tensors}
+        self.network.load_state_dict({name: state[name] for name in self._model().tensors}, strict=False)
+        restore_memory(self.optimizer, self.network, {name: state[_MEMORY + name] for name in self._memory().tensors})
+
+    def train(
+        self,
+        dataset: Dataset,
+        epochs: Callable[[int], Epoch],
+        objective: Objective,
+        on_progress: Callable[[int], None],
+    ) -> None:
+        """Train it through one round.
+
+        Args:
+            epochs: each by its number, from 1.
+            objective: the round's, as at the site's first step.
+            on_progress: is told the percentage done.
+        """
+        count = self.trainer.run.epochs
+        for number in range(1, count + 1):
+
+            def on_batch(done: int, total: int, before: int = number - 1) -> None:
+                on_progress(int(100 * (before + done / total) / count))
+
+            train_epoch(
+                self.trainer.task,
+                Method(self.trainer.method.options),
+                Local(self.network),
+                self.optimizer,
+                dataset.train,
+                epoch=epochs(number),
+                objective=objective,
+                on_batch=on_batch,
+                computing=self.trainer.computing,
+            )
+
+    def keep(self, path: Path) -> None:
+        """Write it where the next round finds it; one that has diverged is not, and goes on from the round before."""
+        memory: Tensors = read_memory(self.optimizer, self.network) if self._memory().tensors else {}
+        state = self.network.state_dict() | {_MEMORY + name: tensor for name, tensor in memory.items()}
+        listed = self._listed()
+        if all(state[name].isfinite().all() for name in listed.tensors):
+            write_tensors(path, listed, lambda name: state[name].detach().cpu().numpy())
+        else:
+            logger.error("the model trained alone has diverged: that of the round before is kept")
+
+    def _model(self) -> TensorList:
+        return all_tensors(self.trainer.sharing, self.trainer.stays(self.network))
+
+    def _memory(self) -> TensorList:
+        if not self.trainer.method.options.keep_optimizer:
+            return TensorList(tensors={})
+        return remembered(self.optimizer, self.network)
+
+    def _listed(self) -> TensorList:
+        memory = {_MEMORY + name: shape for name, shape in self._memory().tensors.items()}
+        return TensorList(tensors=self._model().tensors | memory)

@@ -1,0 +1,162 @@
+"""What a score is over: images of each class beside it, and the main one's standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from aggregator.report.before_after import before_and_after
+from aggregator.report.tables import as_in_papers
+from aggregator.run_view import Part
+from shared.errors import RejectedError
+from shared.exchange.reading import dump_yaml, parse_yaml
+from shared.exchange.records.run import RoundConfiguration, RunConfiguration
+from shared.exchange.tables import MetricsRow, is_support, read_metrics, write_metrics
+from shared.learning.bootstrap import Bootstrap
+from shared.learning.metrics import Score
+from shared.learning.new_runs import as_of_now
+from shared.learning.tasks.contract import Dataset, Evaluation
+from site_client.configuration import Policy
+from site_client.disclosure import ScoreTable
+from studies.simulation import Outcome, run_rounds
+from tests.federation.running import make_data, run_configuration, staging_run
+from tests.views import row, view_of_rounds
+
+
+class Means:
+    """Scores by the mean of what was seen."""
+
+    def look(self, logits: object, targets: object) -> float:
+        raise NotImplementedError
+
+    def scores(self, looks: Sequence[float]) -> dict[str, Score]:
+        return {"accuracy": Score(fmean(looks), len(looks))}
+
+
+def error_of_means(values: Sequence[float], units: Sequence[str]) -> float | None:
+    return Bootstrap("accuracy", units, seed=1).error(Means(), values)
+
+
+def test_the_error_of_a_mean_is_that_of_its_formula() -> None:
+    values = np.random.default_rng(3).random(100).tolist()
+    each = [str(number) for number in range(100)]
+    error = error_of_means(values, each)
+    assert error == error_of_means(values, each), "a seed decides"
+    assert error == pytest.approx(float(np.std(values)) / 10, rel=0.2)
+
+
+def test_a_patient_is_drawn_with_all_images() -> None:
+    values = np.random.default_rng(3).random(50).tolist()
+    each = [str(number) for number in range(50)]
+    assert error_of_means(values * 4, each * 4) == error_of_means(values, each), "copies make nothing surer"
+    assert error_of_means(values, ["one"] * 50) is None
+
+
+# --- what leaves -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Graded:
+    id: str
+    grade: int
+    image: None = None
+
+
+def told(blocks: Sequence[Sequence[int]], least: int = 5) -> dict[str, float | None]:
+    """Return the counts that leave of test images in these blocks, each of the grades of its images."""
+    samples = [Graded(f"{b}-{n}", grade) for b, grades in enumerate(blocks) for n, grade in enumerate(grades)]
+    numbers = {sample.id: int(sample.id.split("-")[0]) for sample in samples}
+    dataset = Dataset((), (), tuple(samples), ("a", "b", "c"), blocks=numbers)
+    counts = [sum(sample.grade == grade for sample in samples) for grade in range(3)]
+    scores = {f"images_of_{grade}": Score(float(count), count) for grade, count in enumerate(counts)}
+    scores |= {"auroc": Score(0.9, len(samples)), "auroc_error": Score(0.1, len(samples))}
+    configuration = RoundConfiguration(round=2, epochs=1, learning_rate=0.1, batch_size=4, seed=1, augmentation={})
+    table = ScoreTable(configuration, Policy(minimum_count=least), dataset)
+    table.add(0, "test", Evaluation(len(samples), 0.5, scores))
+    (only,) = read_metrics(table.content(), "metrics.csv")
+    return only.scores
+
+
+def test_whole_blocks_are_told_and_parts_of_one_are_not() -> None:
+    pure = told([[0] * 5, [1] * 6, [2] * 5])
+    assert pure == {"images_of_0": 5, "images_of_1": 6, "images_of_2": 5, "auroc": 0.9, "auroc_error": 0.1}
+    mixed = told([[0] * 5, [1, 1, 1, 2, 2]])
+    assert mixed == {"images_of_0": 5, "images_of_1": None, "images_of_2": None, "auroc": None, "auroc_error": None}
+
+
+def test_no_count_of_a_few_follows_from_the_others() -> None:
+    few = told([[0] * 5, [1] * 6, [2] * 3])
+    assert {few[f"images_of_{grade}"] for grade in range(3)} == {None}
+    assert told([[0] * 5, [1] * 6, [2] * 3], least=1)["images_of_2"] == 3
+
+
+def test_a_count_is_whole_and_an_error_a_share() -> None:
+    def of(**scores: float) -> list[MetricsRow]:
+        return read_metrics(write_metrics([MetricsRow(1, 0, "test", "20", 0.1, 0.5, {**scores})]), "metrics.csv")
+
+    assert of(images_of_2=3, dice_error=0.25)[0].scores == {"images_of_2": 3, "dice_error": 0.25}
+    for wrong in ({"images_of_2": 3.5}, {"images_of_2": -1.0}, {"dice_error": 1.5}):
+        with pytest.raises(RejectedError, match=r"images_of_2 is|dice_error is"):
+            of(**wrong)
+
+
+# --- in a run ----------------------------------------------------------------------------------------------
+
+
+def played(run: RunConfiguration, root: Path) -> Outcome:
+    make_data(run, root / "data", 12)
+    return run_rounds(run, {site: root / "data" / site for site in run.sites}, root / run.run)
+
+
+def rows_of(outcome: Outcome) -> list[MetricsRow]:
+    return [row for of_sites in outcome.tables.values() for table in of_sites.values() for row in table]
+
+
+def without(row: MetricsRow) -> tuple[object, ...]:
+    scores = {name: value for name, value in row.scores.items() if not is_support(name)}
+    return row.round_no, row.epoch, row.split, row.images, row.loss, scores
+
+
+@pytest.mark.parametrize("form", [run_configuration, staging_run])
+def test_a_run_tells_it_of_what_was_received_and_nothing_else_is_another(form: object, tmp_path: Path) -> None:
+    settings = {"rounds": 1, "tolerance": None}
+    bare, run = form(run="bare", **settings), form(run="full", support=True, **settings)  # type: ignore[operator]
+    first, full = played(bare, tmp_path), played(run, tmp_path)
+    assert [without(row) for row in rows_of(full)] == [without(row) for row in rows_of(first)]
+    assert not any(is_support(name) for row in rows_of(first) for name in row.scores)
+    score = full.card.score_name.removesuffix("_mean")
+    for each in rows_of(full):
+        classes = [value for name, value in each.scores.items() if name.startswith("images_of_") and value is not None]
+        if form is staging_run and each.epoch == 0:
+            assert sum(classes) == int(each.images)
+        assert (each.scores[f"{score}_error"] is not None) == ((each.epoch, each.split) == (0, "test"))
+
+
+def test_new_runs_have_it_and_older_ones_go_on_without() -> None:
+    run = run_configuration()
+    assert as_of_now(run).support and b"support" not in dump_yaml(run)
+    assert not as_of_now(run_configuration(support=False)).support
+    assert parse_yaml(dump_yaml(as_of_now(run)), RunConfiguration, "run.yaml").support
+
+
+def test_a_report_shows_what_a_score_is_over() -> None:
+    north = row("40", auroc=0.8, auroc_error=0.05, dice_mean=0.5, dice_error=0.4, images_of_0=30, images_of_1=None)
+    view = view_of_rounds([{"north": Part(test=north), "south": Part(test=row("20", dice_mean=0.4))}])
+    shown = [[cell.text for cell in line] for line in as_in_papers(view, 0, "test").shown]
+    assert shown[:4] == [
+        ["images", "40", "20", "–"],
+        ["images of class 0", "30", "not reported", "–"],
+        ["dice, 95 % interval", "0.000 to 1.000", "not reported", "–"],
+        ["dice (main score)", "0.500", "0.400", "0.450 ± 0.050"],
+    ]
+    assert not any("error" in line[0] or "images_of" in line[0] for line in shown)
+    notes = as_in_papers(view, 0, "test").notes
+    assert notes[-1] == "means over classes are over those that a site has images of; told are: north 0"
+    table = before_and_after(view, 0, "auroc", "AUROC")
+    assert table.header == ("site", "before training", "after", "95 % interval", "test images")
+    assert [cell.text for cell in table.shown[0]] == ["north", "0.800", "0.800", "0.702 to 0.898", "40"]
