@@ -18,8 +18,14 @@ from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-IMPORTED = ("aggregator.launch", "site_client.daemon", "torch._dynamo", "sklearn.metrics", "pytest")
-"""What daemons import sooner or later (a probe scikit-learn), and what multiprocessing imports into each process."""
+IMPORTED = (
+    "aggregator.launch",
+    "site_client.daemon",
+    "deploy.local.webdav_server",
+    "tests.federation.late_imports",
+    "pytest",
+)
+"""What daemons and servers import first and, in their work, later; and what multiprocessing imports into each process."""
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(list(IMPORTED))
@@ -34,7 +40,9 @@ class Forked:
     """
 
     def __init__(self, command: Sequence[str], output: Path) -> None:
-        self._process: ForkServerProcess = _forking.Process(target=_run, args=(list(command), output, dict(os.environ)))
+        self._process: ForkServerProcess = _forking.Process(
+            target=_run, args=(list(command), output, Path.cwd(), dict(os.environ))
+        )
         self._process.start()
         self._looking = threading.Lock()  # the exit status can be read once
 
@@ -62,8 +70,9 @@ class Forked:
             os.kill(self.pid, number)
 
 
-def _run(command: list[str], output: Path, environment: dict[str, str]) -> None:
+def _run(command: list[str], output: Path, folder: Path, environment: dict[str, str]) -> None:
     gc.freeze()  # what was imported before the fork stays shared, and out of every collection
+    os.chdir(folder)
     with output.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
