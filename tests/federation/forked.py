@@ -29,6 +29,7 @@ IMPORTED = (
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(list(IMPORTED))
+_looking = threading.Lock()  # an exit status can be read once, and a start looks at those of all others
 
 
 class Forked:
@@ -43,8 +44,8 @@ class Forked:
         self._process: ForkServerProcess = _forking.Process(
             target=_run, args=(list(command), output, Path.cwd(), dict(os.environ))
         )
-        self._process.start()
-        self._looking = threading.Lock()  # the exit status can be read once
+        with _looking:
+            self._process.start()
 
     @property
     def pid(self) -> int:
@@ -52,7 +53,7 @@ class Forked:
         return self._process.pid
 
     def poll(self) -> int | None:
-        with self._looking:
+        with _looking:
             return self._process.exitcode
 
     def wait(self, timeout: float = math.inf) -> int | None:
