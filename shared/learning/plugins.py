@@ -231,7 +231,7 @@ def load(group: Group, name: str) -> object | None:
 
 def _installed() -> Mapping[Group, Sequence[EntryPoint]]:
     """Return what all installed wheels provide, read anew only where wheels came or went since."""
-    return _read(tuple((folder, _state_of(folder or ".")) for folder in sys.path))
+    return _read(tuple((folder, _state_of(Path(folder))) for folder in sys.path))
 
 
 @lru_cache(maxsize=1)
@@ -245,10 +245,10 @@ def _read(folders: object) -> Mapping[Group, Sequence[EntryPoint]]:
     return {group: tuple(points.select(group=f"dropfed.{group}")) for group in GROUPS}
 
 
-def _state_of(folder: str) -> tuple[int, int] | None:
+def _state_of(folder: Path) -> tuple[int, int] | None:
     """Return what changes once a distribution is installed in a folder or removed from it; None if it is not there."""
     try:
-        found = os.stat(folder)
+        found = folder.stat()
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns

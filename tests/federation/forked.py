@@ -22,10 +22,13 @@ IMPORTED = (
     "aggregator.launch",
     "site_client.daemon",
     "deploy.local.webdav_server",
-    "tests.federation.late_imports",
+    "tests.federation.imgaug_imported",
+    "torch._dynamo",
+    "sklearn.metrics",
+    "PIL.PngImagePlugin",
     "pytest",
 )
-"""What daemons and servers import first and, in their work, later; and what multiprocessing imports into each process."""
+"""What daemons and servers import sooner or later, and what multiprocessing imports into each process."""
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(list(IMPORTED))
