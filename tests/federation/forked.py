@@ -36,7 +36,7 @@ _looking = threading.Lock()  # an exit status can be read once, and a start look
 
 
 class Forked:
-    """``python -m MODULE ARGUMENTS...``, with the part of ``subprocess.Popen`` that federations use.
+    """``python -m MODULE ARGUMENTS...``, with the part of ``subprocess.Popen`` that federations and the demo use.
 
     Args:
         command: module and arguments.
@@ -55,6 +55,10 @@ class Forked:
         assert self._process.pid is not None
         return self._process.pid
 
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
     def poll(self) -> int | None:
         with _looking:
             return self._process.exitcode
@@ -68,6 +72,9 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
