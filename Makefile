@@ -7,7 +7,8 @@ READY = .venv/ready
 CODE = aggregator site_client shared studies dropfed deploy
 MINUTES = 60
 # Tests kill processes, never the machine: what the kernel was given is kept, and no test need wait for the disk.
-PYTEST = LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)/python -m pytest
+# One thread each: tests run beside each other, and threads that wait for each other burn what others need.
+PYTEST = OMP_NUM_THREADS=1 LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)/python -m pytest
 
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)') $(if $(AS_SUGGESTED),--as-suggested)

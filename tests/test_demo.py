@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from aggregator.new_run import Answers, filled_in
 from deploy.local.demo import main, run_configuration
@@ -23,14 +24,30 @@ from shared.folder.local import LocalFolder
 from shared.learning.methods import method_names, open_method
 from shared.learning.run_checks import check_together
 from site_client.overview import overview, overview_text
+from tests.federation.forked import Forked
 
 TASK = "octa_segmentation"
 SITES = ("north", "south", "east")
 
 
+SMALL = ("--rounds", "1", "--image-size", "32")
+
+
 def demo(work: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deploy.local.demo", "--rounds", "1", "--image-size", "32", *options]
+    command = [sys.executable, "-m", "deploy.local.demo", *SMALL, *options]
     return subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def demo_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The same in this process, whose libraries are loaded, with daemons that are forked."""
+
+    def daemon(module: str, *arguments: str, work: Path) -> Forked:
+        return Forked([module, *arguments, "--work", str(work)], work / "output.txt")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("deploy.local.demo._daemon", daemon)
+    return lambda *options: CliRunner().invoke(main, [*SMALL, *options])
 
 
 def chosen_in(report: str) -> str:
@@ -73,11 +90,13 @@ def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> 
         assert shown in result.stdout
 
 
-def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_set(tmp_path: Path) -> None:
+def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_set(
+    tmp_path: Path, demo_here: Callable[..., Result]
+) -> None:
     for number, site in enumerate(("clinic-a", "clinic-b")):
         write_site(tmp_path / "data" / site, style=STYLES[number], images=8, size=40, seed=number)
-    result = demo(tmp_path, "--data", "data")
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = demo_here("--data", "data")
+    assert result.exit_code == 0, result.output
     summary = json.loads((tmp_path / "demo-run" / "summary.json").read_bytes())
     assert sorted(summary["sites"]) == ["clinic-a", "clinic-b"]
     for scores in summary["sites"].values():  # the demo's policy is that of public images: scores over two may leave
@@ -86,9 +105,11 @@ def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_se
     assert "validation images of clinic-a serve for the tolerance check" in " ".join(result.stdout.split())
 
 
-def test_the_demo_stages_by_feduaa_over_sites_with_scales_of_their_own(tmp_path: Path) -> None:
-    result = demo(tmp_path, "--task", "dr_staging", "--sites", "2")
-    assert result.returncode == 0, result.stdout + result.stderr
+def test_the_demo_stages_by_feduaa_over_sites_with_scales_of_their_own(
+    tmp_path: Path, demo_here: Callable[..., Result]
+) -> None:
+    result = demo_here("--task", "dr_staging", "--sites", "2")
+    assert result.exit_code == 0, result.output
     sites = json.loads((tmp_path / "demo-run" / "summary.json").read_bytes())["sites"]
     assert [scores["classes"] for scores in sites.values()] == [4, 5]
     # A head for 4 grades says nothing of 5.

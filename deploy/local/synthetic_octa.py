@@ -344,12 +344,15 @@ def _draw(vessels: list[Vessel], fine: int, pixels_per_mm: float, centre: Points
         places = (vessel.path + centre) * pixels_per_mm + fine / 2
         radii = np.maximum(vessel.width * pixels_per_mm, thinnest_px) / 2
         inside = np.all((places > -radii[:, None]) & (places < fine + radii[:, None]), axis=1)
+        shown = inside[1:] & inside[:-1]
+        if not shown.any():
+            continue
         along = np.gradient(places, axis=0)
         across = along[:, ::-1] * [-1, 1] / np.linalg.norm(along, axis=1, keepdims=True)
         left, right = places + across * radii[:, None], places - across * radii[:, None]
-        for index in np.flatnonzero(inside[1:] & inside[:-1]):
-            corners = np.concatenate([left[index : index + 2], right[index : index + 2][::-1]])
-            draw.polygon(corners.ravel().tolist(), fill=1)
+        corners = np.hstack([left[:-1], left[1:], right[1:], right[:-1]])  # (segments, 8): x and y of four corners
+        for segment in corners[shown].tolist():
+            draw.polygon(segment, fill=1)
     return np.asarray(canvas, dtype=np.float64)
 
 

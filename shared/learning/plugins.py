@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -44,7 +46,7 @@ def provided(group: Group) -> dict[str, EntryPoint]:
         ConfigurationError: two wheels provide something by one name.
     """
     found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=f"dropfed.{group}"):
+    for point in _installed()[group]:
         other = found.setdefault(point.name, point)
         if _wheel_of(other) != _wheel_of(point):
             both = f"{_wheel_of(other)} and {_wheel_of(point)}"
@@ -54,7 +56,7 @@ def provided(group: Group) -> dict[str, EntryPoint]:
 
 def distributions() -> dict[str, Distribution]:
     """Return the installed wheels that provide something, by their normalised names."""
-    points = (point for group in GROUPS for point in entry_points(group=f"dropfed.{group}"))
+    points = (point for of_group in _installed().values() for point in of_group)
     return {_normal(point.dist.name): point.dist for point in points if point.dist is not None}
 
 
@@ -242,6 +244,31 @@ def load(group: Group, name: str) -> object | None:
     except Exception as error:  # whatever a module may do wrong
         told = escape(f"{type(error).__name__}: {error}")
         raise ConfigurationError([f"plug-in {wheel}: {name} cannot be imported ({told}); install it again"]) from error
+
+
+def _installed() -> Mapping[Group, Sequence[EntryPoint]]:
+    """Return what all installed wheels provide, read anew only where wheels came or went since."""
+    return _read(tuple((folder, _state_of(Path(folder))) for folder in sys.path))
+
+
+@lru_cache(maxsize=1)
+def _read(folders: object) -> Mapping[Group, Sequence[EntryPoint]]:
+    """Read every installed distribution's list: a hundred files and more.
+
+    Args:
+        folders: where Python looks for modules, and the state of each; the same as before means the same lists.
+    """
+    points = entry_points()
+    return {group: tuple(points.select(group=f"dropfed.{group}")) for group in GROUPS}
+
+
+def _state_of(folder: Path) -> tuple[int, int] | None:
+    """Return what changes once a distribution is installed in a folder or removed from it; None if it is not there."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _wheel_of(point: EntryPoint) -> str:

@@ -159,9 +159,9 @@ def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: S
     kept += sum(len(each.b) * each.a.shape[1] for each in network.modules() if isinstance(each, LowRankUpdate))
     whole, crops = task.input_shape(options), task.augmentation(run.augmentation).crops
     trained = whole if crops is None else (whole[0], *[min(side, crops.size) for side in whole[1:]])
-    yielded = _yielded(network, trained)[0] * run.batch_size
-    yielded += 2 * _yielded(network, whole)[1] * max(run.batch_size, _EVALUATED)
-    return _NUMBER * int(kept + beside + yielded)
+    yielded = {shape: _yielded(network, shape) for shape in {trained, whole}}
+    at_once = yielded[trained][0] * run.batch_size + 2 * yielded[whole][1] * max(run.batch_size, _EVALUATED)
+    return _NUMBER * int(kept + beside + at_once)
 
 
 def _remembered(options: Options) -> int:

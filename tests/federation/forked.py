@@ -18,15 +18,25 @@ from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-IMPORTED = ("aggregator.launch", "site_client.daemon", "torch._dynamo", "sklearn.metrics", "pytest")
-"""What daemons import sooner or later (a probe scikit-learn), and what multiprocessing imports into each process."""
+IMPORTED = (
+    "aggregator.launch",
+    "site_client.daemon",
+    "deploy.local.webdav_server",
+    "tests.federation.imgaug_imported",
+    "torch._dynamo",
+    "sklearn.metrics",
+    "PIL.PngImagePlugin",
+    "pytest",
+)
+"""What daemons and servers import sooner or later, and what multiprocessing imports into each process."""
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(list(IMPORTED))
+_looking = threading.Lock()  # an exit status can be read once, and a start looks at those of all others
 
 
 class Forked:
-    """``python -m MODULE ARGUMENTS...``, with the part of ``subprocess.Popen`` that federations use.
+    """``python -m MODULE ARGUMENTS...``, with the part of ``subprocess.Popen`` that federations and the demo use.
 
     Args:
         command: module and arguments.
@@ -34,17 +44,23 @@ class Forked:
     """
 
     def __init__(self, command: Sequence[str], output: Path) -> None:
-        self._process: ForkServerProcess = _forking.Process(target=_run, args=(list(command), output, dict(os.environ)))
-        self._process.start()
-        self._looking = threading.Lock()  # the exit status can be read once
+        self._process: ForkServerProcess = _forking.Process(
+            target=_run, args=(list(command), output, Path.cwd(), dict(os.environ))
+        )
+        with _looking:
+            self._process.start()
 
     @property
     def pid(self) -> int:
         assert self._process.pid is not None
         return self._process.pid
 
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
     def poll(self) -> int | None:
-        with self._looking:
+        with _looking:
             return self._process.exitcode
 
     def wait(self, timeout: float = math.inf) -> int | None:
@@ -57,13 +73,17 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
 
 
-def _run(command: list[str], output: Path, environment: dict[str, str]) -> None:
+def _run(command: list[str], output: Path, folder: Path, environment: dict[str, str]) -> None:
     gc.freeze()  # what was imported before the fork stays shared, and out of every collection
+    os.chdir(folder)
     with output.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

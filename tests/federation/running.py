@@ -213,7 +213,7 @@ class Federation(Setting):
     runner: tuple[str, ...] = ()
     fresh: bool = False
     processes: list[Process] = field(default_factory=list)
-    server: subprocess.Popen[str] | None = None
+    server: Forked | None = None
     port: int = 0
 
     def __enter__(self) -> Federation:
@@ -244,17 +244,15 @@ class Federation(Setting):
         }
         path = self.root / "server.json"
         write_file(path, json.dumps(settings).encode(), private=True)
-        self.server = subprocess.Popen(
-            [sys.executable, "-m", "deploy.local.webdav_server", str(path)], stdout=subprocess.PIPE, text=True
-        )
-        assert self.server.stdout is not None
-        assert "http://" in self.server.stdout.readline()
+        said = self.root / "server.txt"
+        said.write_bytes(b"")
+        self.server = Forked(["deploy.local.webdav_server", str(path)], said)
+        self.wait_until(lambda: "http://" in said.read_text(), "the server")
 
     def kill_server(self) -> None:
         if self.server is not None:
             self.server.kill()
             self.server.wait()
-            self.server.stdout.close()  # type: ignore[union-attr]
             self.server = None
 
     # --- processes -----------------------------------------------------------------------------------------

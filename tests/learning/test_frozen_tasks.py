@@ -36,7 +36,7 @@ def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("frozen")
     for task in TASKS:
         for number, site in enumerate(SITES):
-            write_small(task, root / task / site, images=15, size=40, seed=number, site=number)
+            write_small(task, root / task / site, images=15, size=32, seed=number, site=number)  # as in test_cells
     return root
 
 
