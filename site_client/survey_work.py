@@ -52,7 +52,6 @@ class SurveyWork:
         self._key = key
         self._stop = stop
         self._told: set[str] = set()  # what was wrong, once each
-        self._published = 0  # the newest answer that the folder is known to have
 
     def work(self) -> bool:
         """Do what can be done now; return whether anything was done."""
@@ -144,14 +143,15 @@ class SurveyWork:
         self.waits_for_people = True
 
     def _publish(self, number: int) -> bool:
-        if self._published == number:
+        if surveys.is_published(self._work, number):
             return False
         path = sheet_path(number)
         try:
             self._folder.create(path, (self._ledger.root / path).read_bytes())
         except AlreadyExistsError as error:
             self._tell(f"{error}: it is not what this site signed; tell the aggregator's people")
-        self._published = number
+            return False
+        surveys.note_published(self._work, number)
         return True
 
     def _go_on_or_stop(self) -> None:

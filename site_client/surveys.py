@@ -4,6 +4,7 @@ A survey is called by its path in the folder, as ``surveys/0001``, which no run 
 
     WORK/surveys/0001.json      the answer as it would be signed, made by the daemon; it stays here until a yes
     WORK/surveys/0001.decision  what a person here decided: yes or no
+    WORK/surveys/0001.sent      the folder is known to have the answer
 """
 
 from __future__ import annotations
@@ -80,6 +81,16 @@ def draft(work: Path, number: int) -> Answer | None:
         return fill(Answer, parse_canonical(_draft_path(work, number).read_bytes(), MAX_RECORD_BYTES))
     except (FileNotFoundError, Refusal):
         return None
+
+
+def note_published(work: Path, number: int) -> None:
+    """Remember that the folder has our answer."""
+    write_file(work / SURVEYS / f"{number:04d}.sent", b"")
+
+
+def is_published(work: Path, number: int) -> bool:
+    """Return whether the folder is known to have our answer."""
+    return (work / SURVEYS / f"{number:04d}.sent").exists()
 
 
 def decision(work: Path, number: int) -> bool | None:

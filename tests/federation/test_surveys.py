@@ -13,7 +13,7 @@ from shared.audit.cli import main as audit
 from shared.doors.json_text import parse_canonical
 from shared.exchange.names import MAX_RECORD_BYTES
 from site_client.cli import main as site
-from tests.federation.running import TASK, Federation, POLICY
+from tests.federation.running import POLICY, TASK, Federation
 
 LEAST = 5
 
@@ -42,7 +42,7 @@ def surveyed(tmp_path_factory: pytest.TempPathFactory) -> Federation:
             lambda: all((federation.folder(name) / "site.json").exists() for name in ("north", "south")), "the cards"
         )
         assert "north: asked" in told(aggregator, "survey", TASK, "--work", work)
-        federation.wait_until(lambda: (federation.folder("north") / "sheets/0001.json").exists(), "north's sheet")
+        federation.wait_until((federation.folder("north") / "sheets/0001.json").exists, "north's sheet")
         draft = federation.site("south") / "surveys/0001.json"
         federation.wait_until(draft.exists, "south's draft")
         shown = told(site, "show", "surveys/0001", "--work", str(federation.site("south")))
@@ -73,7 +73,7 @@ def test_a_folder_with_a_survey_holds(surveyed: Federation) -> None:
     folder = str(surveyed.folder("north"))
     assert "holds" in told(audit, "verify", folder)
     assert "surveys/0001.json" in told(audit, "timeline", folder)
-    assert "sheets/0001.json" in told(audit, "sent", folder)
+    assert "sheets/0001.json" in told(audit, "sent", "north", folder)
     assert "sheets/0001.json" in told(site, "sent", "--work", str(surveyed.site("north")))
 
 
