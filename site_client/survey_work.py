@@ -15,7 +15,7 @@ from shared.exchange.mirror import Mirror
 from shared.exchange.names import MAX_RECORD_BYTES, sheet_path, survey_path
 from shared.exchange.records.surveys import Answer, Sheet, Survey
 from shared.exchange.records.values import now_text
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import SigningKey, digest_of
 from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder
 from site_client import store, surveys
@@ -24,6 +24,7 @@ from site_client.sheet import make_sheet
 
 logger = logging.getLogger(__name__)
 
+LOOK_EVERY = 5  # of the daemon's looks: nobody waits for a survey, and each look at surveys may be a request
 CANNOT = "its images could not be looked through; its own log says why"
 
 
@@ -51,14 +52,17 @@ class SurveyWork:
         self._ledger = ledger
         self._key = key
         self._stop = stop
+        self._looks = 0
+        self._taken_places: set[int] = set()  # of answers, where something else lies
         self._told: set[str] = set()  # what was wrong, once each
 
     def work(self) -> bool:
         """Do what can be done now; return whether anything was done."""
-        has_noticed = self._notice()
+        self._looks += 1
+        has_noticed = self._looks % LOOK_EVERY == 1 and self._notice()
         if not (number := surveys.newest(self._ledger)):
             return False
-        if surveys.answer(self._ledger, number) is None and not self._adopt(number) and not self._answer(number):
+        if surveys.answer(self._ledger, number) is None and not self._answer(number):
             return has_noticed
         self.waits_for_people = False
         return self._publish(number) or has_noticed
@@ -70,27 +74,25 @@ class SurveyWork:
             return False
         content = self._folder.read(path, max_bytes=MAX_RECORD_BYTES)
         try:
-            self._ledger.peer.open_survey(content, number)
+            survey = self._ledger.peer.open_survey(content, number)
         except RejectedError as error:
             self._tell(str(error))
             return False
+        self._adopt(survey, digest_of(content))  # first: a crash must not have us answer a second time
         write_file(self._ledger.root / path, content)
         return True
 
-    def _adopt(self, number: int) -> bool:
-        """Take our own answer back from the folder, which a lost disk held."""
-        if self._folder.find(path := sheet_path(number)) is None:
-            return False
+    def _adopt(self, survey: Survey, digest: str) -> None:
+        """Take our own answer back from the folder, if a lost disk held it."""
+        if self._folder.find(path := sheet_path(survey.number)) is None:
+            return
         content = self._folder.read(path, max_bytes=MAX_RECORD_BYTES)
         try:
-            self._ledger.own.open_sheet(content, *surveys.survey(self._ledger, number))
+            self._ledger.own.open_sheet(content, survey, digest)
         except RejectedError as error:
-            self._tell(
-                f"{error}: it is not this site's, and stands where its answer belongs; tell the aggregator's people"
-            )
-            return False
-        write_file(self._ledger.root / path, content)
-        return True
+            self._tell(f"{error}: it stands where this site's answer belongs; tell the aggregator's people")
+        else:
+            write_file(self._ledger.root / path, content)
 
     def _answer(self, number: int) -> bool:
         """Sign the answer, if it is known; return whether it is."""
@@ -143,13 +145,14 @@ class SurveyWork:
         self.waits_for_people = True
 
     def _publish(self, number: int) -> bool:
-        if surveys.is_published(self._work, number):
+        if number in self._taken_places or surveys.is_published(self._work, number):
             return False
         path = sheet_path(number)
         try:
             self._folder.create(path, (self._ledger.root / path).read_bytes())
         except AlreadyExistsError as error:
             self._tell(f"{error}: it is not what this site signed; tell the aggregator's people")
+            self._taken_places.add(number)
             return False
         surveys.note_published(self._work, number)
         return True

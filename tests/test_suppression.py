@@ -1,4 +1,4 @@
-"""What a sheet tells: no count below the minimum follows from it, whoever knows the rule, the total and all else told."""
+"""No count below the minimum follows from what a sheet tells, whoever knows the rule and the total."""
 
 from __future__ import annotations
 
