@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from aggregator.enrolment import enrol
 from aggregator.facts import ending_of
 from aggregator.look import look
 from aggregator.site import PUBLISHED, enrolled_in, peer_of
@@ -27,14 +28,10 @@ from shared.exchange.encoding import max_weights_bytes
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MessageRef
-from shared.exchange.readme import README_TEXT
-from shared.exchange.records.messages import Federation, Invite
+from shared.exchange.records.messages import Invite
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.records.values import now_text
-from shared.exchange.records.wire import FileEntry
 from shared.exchange.signing import SigningKey, canonical, digest_of
-from shared.exchange.trust import open_site_card
 from shared.folder.contract import Entry, Folder
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.forbearing import ForbearingFolder
@@ -319,31 +316,8 @@ class FolderSync:
     # --- enrolment -----------------------------------------------------------------------------------------
 
     def _enrol(self) -> bool:
-        """Accept the site's card, then say in the folder who takes part under which keys."""
-        try:
-            card_bytes = self._folder.read(names.SITE_CARD, max_bytes=names.MAX_RECORD_BYTES)
-        except NotFoundError:
+        if not enrol(self._home, self._folder, self._invite, self._key, self._encryption_key):
             return False
-        card = open_site_card(
-            card_bytes, federation=self._invite.federation, site=self.name, secret=self._invite.enrolment_secret
-        )
-        readme, own = README_TEXT, self._encryption_key
-        federation = Federation(
-            federation=self._invite.federation,
-            site=self.name,
-            aggregator_key=self._key.public,
-            aggregator_encryption_key=own.public if own and card.encryption_key else None,
-            site_key=card.key,
-            created=now_text(),
-            files={names.README: FileEntry(size=len(readme), sha256=digest_of(readme))},
-        )
-        path = self._home / "mirror" / names.FEDERATION
-        if not path.exists():
-            write_file(path, self._key.sign(federation.model_dump()))
-        self._folder.create(names.README, readme)
-        self._folder.create(names.FEDERATION, path.read_bytes())
-        write_file(path.with_name(names.README), readme)
-        write_file(path.with_name(names.SITE_CARD), card_bytes)
         logger.info("%s is enrolled", self.name)
         self._open_channel()
         return True

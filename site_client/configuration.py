@@ -112,6 +112,12 @@ class Policy(Record):
     ] = "allowed"
     minimum_count: Annotated[int, Field(ge=1, le=1000, description="fewer images than that nothing is about")] = 5
     minimum_training_images: Annotated[int, Field(ge=1, description="that a run trains on here")] = 20
+    statistics: Annotated[
+        Literal["ask", "auto", "never"], Field(description="a sheet of figures about the images, for a survey")
+    ] = "ask"
+    statistics_minimum_count: Annotated[
+        int, Field(ge=1, le=1000, description="fewer images than that no figure of such a sheet is about")
+    ] = 10
     rows_per_set: Annotated[int, Field(ge=1, description="of scores over one set of images, in all runs together")] = (
         5000
     )

@@ -41,6 +41,7 @@ from site_client.heartbeat import Heartbeat
 from site_client.overview import what_it_waits_for
 from site_client.rotation import own_key
 from site_client.round_work import RoundWork
+from site_client.survey_work import SurveyWork
 from site_client.trouble import as_trouble
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class Daemon:
         self._enrolment = Enrolment(work, configuration, self._folder, channel, self._arrivals)
         self._round_work = RoundWork(work, configuration, channel, self._heartbeat, stop)
         self._consents = Consents(work, configuration, channel.ledger, self._round_work)
+        self._surveys = SurveyWork(work, configuration, self._folder, ledger=channel.ledger, key=key, stop=stop)
         self._trouble = Trouble(logger, configuration.site, "goes on.")
 
     def run(self, *, once: bool = False) -> None:
@@ -170,12 +172,16 @@ class Daemon:
     def _rest(self) -> Phase:
         """Return why there is nothing to do now."""
         if not store.is_paused(self._work):
-            waits: Phase = "asked for consent" if self._consents.waits_for_people else "waiting"
+            waits: Phase = "asked for consent" if self._waits_for_people else "waiting"
             return "outside hours" if self._is_kept_from_training() else waits
         if self._heartbeat.phase != "paused":
             resume = f"`dropfed-site resume --work {quoted(self._work)}`"
             logger.info("paused: nothing is read or answered, and only the heartbeat sent, until %s", resume)
         return "paused"
+
+    @property
+    def _waits_for_people(self) -> bool:
+        return self._consents.waits_for_people or self._surveys.waits_for_people
 
     def _rest_or_trouble(self) -> Phase:
         """As ``_rest``, also where what stands in the way, and was told, keeps it from being known."""
@@ -283,6 +289,8 @@ class Daemon:
         self._folder.look_anew()
         if (fetched := self._arrivals.look(look)) is not None:
             self._note_end(fetched.run)
+            return Turn.ACTED
+        if self._surveys.work():
             return Turn.ACTED
         if (path := self._folder.held_up()) is not None:
             self._tell_held_up(path)

@@ -9,6 +9,7 @@ from shared.commands import say
 from shared.errors import ConfigurationError
 from shared.escaping import quoted
 from shared.folder.lock import is_at_work
+from site_client import surveys
 from site_client.configuration import FILE
 from site_client.offer import standing, why_over, why_refused
 from site_client.store import Decision, decision, is_paused, write_decision
@@ -20,6 +21,9 @@ def decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
     Raises:
         ConfigurationError: no such run was offered, it is over or agreed to already, or the daemon would decline it.
     """
+    if surveys.is_survey_name(run):
+        surveys.decide(work, run, answer, when_sent(work))
+        return
     now = standing(work, run)  # nobody agrees to what was not offered, now or under that name later
     if (over := why_over(work, run)) is not None:
         raise ConfigurationError([f"{run}: {over}"])

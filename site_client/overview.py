@@ -33,6 +33,7 @@ from site_client.heartbeat import last_status
 from site_client.policy import judge
 from site_client.programs import own_places
 from site_client.rotation import read_ledger
+from site_client.surveys import asks_a_person, ways_to_decide
 
 OWN_TURN = "nobody: this site has the turn"
 TROUBLE = "an end of the trouble told below"
@@ -110,6 +111,8 @@ def _standing(
     if store.is_paused(work):
         return "a person here, to end the pause", f"nothing, until `dropfed-site resume --work {quoted(work)}`"
     waits_for, then = what_it_waits_for(work, configuration, ledger)
+    if waits_for.startswith("the aggregator") and (name := asks_a_person(work, configuration.policy, ledger)):
+        waits_for, then = f"a person here, to decide about {name}: {ways_to_decide(work, name)}", "the answer is sent"
     if status["phase"] == "sending":
         waits_for, then = "its folder, to take what is signed here", "what is signed is sent whole"
     if status["trouble"]:
@@ -164,10 +167,7 @@ def what_it_waits_for(work: Path, configuration: SiteConfiguration, ledger: Mirr
     if last.kind == "offer" and consent is None:
         if not _asks_a_person(work, configuration, ledger, last.run):
             return OWN_TURN, "the answer is sent"
-        commands = " or ".join(
-            f"`dropfed-site {answer} {last.run} --work {quoted(work)}`" for answer in ("approve", "decline")
-        )
-        return f"a person here, to decide about run {last.run}: {commands}", "the answer is sent"
+        return f"a person here, to decide about run {last.run}: {ways_to_decide(work, last.run)}", "the answer is sent"
     if (consent is not None and not consent.agrees) or ledger.message(MessageRef("withdrawal", last.run)) is not None:
         return "the aggregator, to offer another run", looks
     if last.kind != "round":

@@ -33,11 +33,13 @@ from site_client import store
 from site_client.configuration import identity, read_configuration, require_here
 from site_client.heartbeat import last_status
 from site_client.rotation import read_ledger
+from site_client.surveys import is_published
 
 State = dict[str, Any]
 _KINDS: dict[str, str] = {
     "card": "the site's card: its name, public key and software",
     "handover": "hand-over to a new key",
+    "sheet": "sheet of figures about this site's images",
     **{name: name for name, kind in names.KINDS.items() if kind.sender == "site"},
 }
 HEARTBEAT = "phase, run, round, progress, and the number and hash of the last message of either side"
@@ -57,8 +59,8 @@ def sent(work: Path, since: str | None = None) -> State:
     us, ledger = identity(work), read_ledger(work)
     status = last_status(work)
     seen = _last_seen(ledger, status)
-    messages = [*_records(ledger, seen), *(_message(ledger, message, seen) for message in ledger.own_messages())]
-    messages.sort(key=lambda message: (message["number"], message["kind"] == "handover"))
+    messages = [*_records(work, ledger, seen), *(_message(ledger, message, seen) for message in ledger.own_messages())]
+    messages.sort(key=lambda message: (message["number"], message["kind"] in ("handover", "sheet")))
     messages = [message for message in messages if message["signed"] >= earliest]
     files = [file for message in messages for file in message["files"]]
     return {
@@ -161,28 +163,34 @@ def _answered(ledger: Mirror, message: Message) -> str:
     return f"{store.round_name_of(ledger, ref)} of run {ref.run}"
 
 
-def _records(ledger: Mirror, seen: int) -> list[State]:
-    """Return the site's card and later keys: all that leaves beside messages and heartbeat, as far as it is here."""
+def _records(work: Path, ledger: Mirror, seen: int) -> list[State]:
+    """Return what leaves beside messages and heartbeat: the site's card, later keys and sheets, as far as it is."""
     is_enrolled = seen > 0 or (ledger.root / names.FEDERATION).exists()
-    keys = (path.relative_to(ledger.root).as_posix() for path in sorted((ledger.root / names.KEYS).glob("*.json")))
+    below = [path.relative_to(ledger.root).as_posix() for path in sorted(ledger.root.glob("*/*.json"))]
     records = []
-    for path in (names.SITE_CARD, *filter(names.is_handover, keys)):
+    for path in (names.SITE_CARD, *filter(names.is_handover, below), *filter(names.is_sheet, below)):
         try:
             body, _ = open_signed((ledger.root / path).read_bytes())
         except (FileNotFoundError, Refusal):  # lost; the daemon takes it back from the folder, or says so
             continue
-        is_card = path == names.SITE_CARD
-        number = 0 if is_card else int(body["after"]["seq"])
+        if path == names.SITE_CARD:
+            kind, number, answers, in_folder = "card", 0, "the invite", is_enrolled
+        elif names.is_handover(path):
+            kind, number, answers = "handover", int(body["after"]["seq"]), "nothing"
+            in_folder = seen > number
+        else:
+            kind, number, answers = "sheet", int(body["own_head"]["seq"]), names.survey_path(int(body["number"]))
+            in_folder = is_published(work, int(body["number"]))
         records.append(
             {
                 "signed": str(body["created"]),
                 "number": number,
-                "kind": "card" if is_card else "handover",
+                "kind": kind,
                 "run": None,
                 "round": 0,
-                "answers": "the invite" if is_card else "nothing",
-                "in_reply_to": None,
-                "in_folder": is_enrolled if is_card else seen > number,
+                "answers": answers,
+                "in_reply_to": body.get("in_reply_to"),
+                "in_folder": in_folder,
                 "files": [_plain_file(path, entry_of(ledger.root / path))],
             }
         )

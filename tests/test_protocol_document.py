@@ -16,6 +16,7 @@ from shared.exchange.encryption import Content, EncryptionKey, decrypted, run_ke
 from shared.exchange.names import MessageRef, ref_at
 from shared.exchange.records.answers import Consent, Quantiles, Reliability, Withdrawal
 from shared.exchange.records.messages import Federation, Handover, Manifest, Phase, SiteCard, Status
+from shared.exchange.records.surveys import BIT_DEPTHS, COLOURS, FORMATS, MAKERS, Answer, Sheet, Spread, Survey
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import Encrypt, FileEntry, Wire
@@ -64,7 +65,7 @@ def test_the_tree_names_every_message_with_its_files() -> None:
         path, sender, *files = line.split()
         ref = ref_at(path.rstrip("/").replace("RUN", "run"))
         if ref is None:
-            assert path in names.ROOT_FILES or names.is_handover(path)
+            assert path in names.ROOT_FILES or names.is_lasting_record(path)
             continue
         assert sender == ("site" if ref.is_from_site else "aggregator")
         described[ref.kind] = {name.strip("[]") for name in files}
@@ -87,9 +88,15 @@ def test_every_field_is_described() -> None:
         Sharing,
         Reliability,
         Quantiles,
+        Survey,
+        Answer,
+        Sheet,
+        Spread,
     ):
         for field in record.model_fields:
             assert f"`{field}`" in DOCUMENT, (record.__name__, field)
+    for word in (*FORMATS, *BIT_DEPTHS, *COLOURS, *MAKERS):
+        assert f"`{word}`" in DOCUMENT, word
     for word in (*get_args(Phase), *get_args(Verdict.model_fields["status"].annotation), *names.KINDS):
         assert f"`{word}`" in DOCUMENT, word
 

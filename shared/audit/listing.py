@@ -78,7 +78,7 @@ class Listing:
                 ref = ref_at(path)
                 if ref is not None:
                     self.by_ref[ref].add(entry.name)
-                elif inside not in names.ROOT_FILES and not names.is_handover(inside):
+                elif inside not in names.ROOT_FILES and not names.is_lasting_record(inside):
                     self.strangers.add(inside)
 
     def _enter(self, path: str) -> None:
@@ -124,7 +124,7 @@ class Listing:
 
 def _may_hold_files(path: str) -> bool:
     """Return whether a folder at ``path`` is part of the protocol's tree."""
-    return path in (names.RUNS, names.KEYS) or _due_in(path) is not None
+    return path == names.RUNS or path in names.RECORD_FOLDERS or _due_in(path) is not None
 
 
 def _due_in(path: str) -> MessageRef | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from shared.audit import protocol_1
 from shared.audit.archive import MirroredFolder
 from shared.audit.listing import Listing, blamed
+from shared.doors.numbers import whole
 from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError, RejectedError
 from shared.exchange import names
 from shared.exchange.encryption import (
@@ -35,6 +36,7 @@ from shared.exchange.readme import KNOWN_TEXTS
 from shared.exchange.records.answers import Consent
 from shared.exchange.records.messages import Federation, Head, SiteCard, Status
 from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.surveys import Answer, Survey
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import AnyPayload, Payload
 from shared.exchange.signing import digest_of
@@ -88,12 +90,15 @@ class Reading(Ledger):
         self.status: Status | None = None
         self.handovers: list[str] = []
         """Records by which the site changed its key."""
+        self.surveys: dict[str, Survey | Answer] = {}
+        """What was asked about the site's images and what it answered, by path, each answer after its survey."""
         self._records: dict[tuple[MessageRef, type[Payload]], Payload | None] = {}
         self.federation = self._read_federation(aggregator_key)
         self._check_names_of_scratch()
         if self.federation is not None:
             self.card = self._read_card(self.federation)
             self.site = self._read_handovers(self.federation)
+            self._read_surveys(self.federation)
             self._read_status(self.federation)
             self._leave_out_later_kinds(self.federation)
             listing.strangers -= self._unfinished()
@@ -422,6 +427,32 @@ class Reading(Ledger):
                 self.handovers.append(path)
         return site
 
+    def _read_surveys(self, federation: Federation) -> None:
+        """Take each survey, in the order of their numbers, and the site's answer to it."""
+        aggregator = _peer(federation, AGGREGATOR, federation.aggregator_key)
+        is_early = federation.protocol == 1
+        for path in sorted(path for path in self.sizes if names.is_survey(path) or names.is_sheet(path)):
+            if is_early:
+                self.find(path, "is a file that does not belong here")
+        for path in sorted(filter(names.is_survey, () if is_early else self.sizes)):
+            number = whole(path[-9:-5].lstrip("0"))
+            if number > 1 and names.survey_path(number - 1) not in self.sizes:
+                self.find(names.survey_path(number - 1), "is missing, and a later survey is there")
+            if (content := self._read(path)) is None:
+                continue
+            with self.looking_at(path):
+                self.surveys[path] = survey = aggregator.open_survey(content, number)
+                self._read_sheet(survey, digest_of(content))
+        for path in sorted(filter(names.is_sheet, () if is_early else self.sizes)):
+            if path not in self.surveys and names.survey_path(whole(path[-9:-5].lstrip("0"))) not in self.surveys:
+                self.find(path, "answers a survey that is missing or does not hold")
+
+    def _read_sheet(self, survey: Survey, digest: str) -> None:
+        path = names.sheet_path(survey.number)
+        if path in self.sizes and (content := self._read(path, survey.created)) is not None:
+            with self.looking_at(path, survey.created):
+                self.surveys[path] = self.site.open_sheet(content, survey, digest)
+
     def _read_status(self, federation: Federation) -> None:
         if isinstance(self.folder, MirroredFolder) and names.STATUS not in self.sizes:
             return  # the aggregator never needed it
@@ -439,7 +470,7 @@ class Reading(Ledger):
         refs = {ref.manifest: ref for ref in self.by_ref}
         for path in sorted(self.sizes):
             name = finished_name(path)
-            is_record = name in names.ROOT_FILES or names.is_handover(name)
+            is_record = name in names.ROOT_FILES or names.is_lasting_record(name)
             if name == path or not (name in refs or is_record) or not self._is_being_written(path, name):
                 continue
             found.add(path)

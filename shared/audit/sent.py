@@ -12,6 +12,7 @@ from shared.doors import Refusal
 from shared.errors import NotFoundError, RejectedError
 from shared.escaping import escape
 from shared.exchange import names
+from shared.exchange.records.surveys import Answer
 from shared.exchange.signing import digest_of, fingerprint, open_signed
 from shared.exchange.trust import Message
 from shared.exchange.weights import layout_of
@@ -70,6 +71,9 @@ def sent(reading: Reading) -> list[Sent]:
     ]
     for path, handover in zip(reading.handovers, reading.site.handovers, strict=True):
         found += [(handover.after.seq, each) for each in _record(reading, path, handover.created)]
+    for path, record in reading.surveys.items():
+        if isinstance(record, Answer):
+            found += [(record.own_head.seq, each) for each in _record(reading, path, record.created)]
     return [
         *_record(reading, names.SITE_CARD, card.created if card else UNKNOWN),
         *(each for _, each in sorted(found, key=lambda each: each[0])),

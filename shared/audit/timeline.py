@@ -1,4 +1,4 @@
-"""Every message and hand-over of an archive in order: who sent what, when, under which key, and what came of it."""
+"""Every message, hand-over and survey of an archive in order: who sent what, when, by which key, what came of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
 from shared.exchange.records.messages import Handover
+from shared.exchange.records.surveys import Answer, Survey
 from shared.exchange.records.verdicts import FinalCard, Verdict
-from shared.exchange.signing import digest_of, fingerprint
+from shared.exchange.signing import digest_of, fingerprint, open_signed
 from shared.exchange.trust import Message
 from shared.moments import moment_text
 
@@ -80,6 +81,26 @@ class NewKey:
 
 
 @dataclass(frozen=True)
+class Figures:
+    """A survey about the site's images, or the site's answer to one; neither is part of a chain.
+
+    Args:
+        kind: ``survey`` or ``sheet``.
+        created: by its sender's clock, which only informs.
+        key: the public key that signed it.
+        outcome: what it asks, or says, in words.
+    """
+
+    kind: str
+    created: str
+    site: str
+    sender: str
+    path: str
+    key: str
+    outcome: str
+
+
+@dataclass(frozen=True)
 class Gap:
     """Messages that must have been there, by the numbers of their sender's others or by a record of the site.
 
@@ -94,17 +115,26 @@ class Gap:
     last: int
 
 
-def timeline(readings: Mapping[str, Reading]) -> list[Event | NewKey | Gap]:
-    """Every message and hand-over, none before what it answers or what its sender sent before it, else by the clocks.
+Line = Event | NewKey | Figures | Gap
+
+
+def timeline(readings: Mapping[str, Reading]) -> list[Line]:
+    """Every message and hand-over, none before what it answers or what its sender sent before it, else by the clocks;
+    surveys and sheets by the clocks alone.
 
     What is missing stands where its sender goes on without it, or at the end.
     """
-    folders = ([(site, found) for found in _ordered(reading)] for site, reading in readings.items())
-    events: list[Event | NewKey | Gap] = []
+    folders: list[list[tuple[str, Message | Handover | Survey | Answer]]]
+    folders = [[(site, found) for found in _ordered(reading)] for site, reading in readings.items()]
+    folders += [[(site, found) for found in reading.surveys.values()] for site, reading in readings.items()]
+    events: list[Line] = []
     heads: dict[tuple[str, str], int] = defaultdict(int)
     for site, found in merge(*folders, key=lambda each: (_created(each[1]), each[0])):
         if isinstance(found, Handover):
             events.append(_new_key(readings[site], found))
+            continue
+        if isinstance(found, Survey | Answer):
+            events.append(_figures(readings[site], found))
             continue
         event = event_of(readings[site], found)
         if event.seq > (due := heads[site, event.sender] + 1):
@@ -156,7 +186,18 @@ def _new_key(reading: Reading, handover: Handover) -> NewKey:
     return NewKey(handover.created, site.site, path, before, handover.key, handover.after.seq + 1)
 
 
-def lines(events: list[Event | NewKey | Gap]) -> Iterator[str]:
+def _figures(reading: Reading, found: Survey | Answer) -> Figures:
+    """Return a survey, or the answer to one, as an event."""
+    if isinstance(found, Survey):
+        path, key, sender = names.survey_path(found.number), reading.opened.aggregator_key, AGGREGATOR
+        return Figures("survey", found.created, found.site, sender, path, key, f"asks about images of {found.task}")
+    path = names.sheet_path(found.number)
+    _, key = open_signed(reading.read(path))
+    said = _with_reason("yes" if found.agrees else "no", found.reason)
+    return Figures("sheet", found.created, found.site, found.site, path, key, said)
+
+
+def lines(events: list[Line]) -> Iterator[str]:
     """Yield one line per event, hand-over or gap."""
     for event in events:
         when = f"{'not here':25}" if isinstance(event, Gap) else moment_text(event.created)
@@ -168,6 +209,9 @@ def lines(events: list[Event | NewKey | Gap]) -> Iterator[str]:
         if isinstance(event, NewKey):
             told = f"message {event.from_seq} on key {fingerprint(event.new_key)}"
             yield f"{when}  {way}  hand-over {event.path}  key {fingerprint(event.key)}  from {told}"
+            continue
+        if isinstance(event, Figures):
+            yield escape(f"{when}  {way}  {event.kind} {event.path}  key {fingerprint(event.key)}  {event.outcome}")
             continue
         where = f"{event.run}/{event.round:04d}" if event.round else event.run
         size = f"{event.size_bytes:,} bytes"
@@ -204,8 +248,8 @@ def _turn(found: Message | Handover) -> tuple[int, int]:
     return (found.after.seq, found.number) if isinstance(found, Handover) else (found.manifest.seq, 0)
 
 
-def _created(found: Message | Handover) -> str:
-    return found.created if isinstance(found, Handover) else found.manifest.created
+def _created(found: Message | Handover | Survey | Answer) -> str:
+    return found.manifest.created if isinstance(found, Message) else found.created
 
 
 def _replies_to(found: Message | Handover) -> str | None:

@@ -5,6 +5,8 @@ What is checked, in this order:
     names       nothing lies there that the protocol does not name; a scratch folder that a `check` had no time to
                 remove holds nothing but what a `check` writes
     keys        federation.json signs for both keys; README.txt, site.json and status.json hold under them
+    surveys     each is the aggregator's, numbered without gap, and each sheet is the site's answer to one, with no
+                figure that the protocol does not describe, or with more digits
     messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other;
                 a tensor file that is not there counts as removed if the run's own rule lets it go; weights are said
                 to be in the form that the run wants, and encrypted where it wants that
@@ -48,9 +50,9 @@ class Audit:
     """The result for one folder.
 
     ``in_progress``: messages whose manifest is still to come; ``removed``: tensor files that the run's rule pruned;
-    ``scratch``: scratch folders of a `check`; ``handovers``: records by which the site changed its key; ``encrypted``:
-    files that only the folder's two sides can read; ``opened``: how many of them were, by a key that was given;
-    ``touched``: how many messages a finding is about.
+    ``scratch``: scratch folders of a `check`; ``handovers``: records by which the site changed its key; ``surveys``:
+    what was asked about its images, and its answers; ``encrypted``: files that only the folder's two sides can read;
+    ``opened``: how many of them were, by a key that was given; ``touched``: how many messages a finding is about.
     """
 
     federation: Federation | None = None
@@ -61,6 +63,7 @@ class Audit:
     removed: list[str] = field(default_factory=list)
     scratch: list[str] = field(default_factory=list)
     handovers: list[str] = field(default_factory=list)
+    surveys: list[str] = field(default_factory=list)
     encrypted: int = 0
     opened: int = 0
     findings: list[Finding] = field(default_factory=list)
@@ -104,6 +107,7 @@ class _Verification:
             size_bytes=sum(reading.sizes.values()),
             scratch=reading.scratch,
             handovers=reading.handovers,
+            surveys=[*reading.surveys],
         )
 
     def run(self) -> Audit:
@@ -342,6 +346,10 @@ def summary(audits: Mapping[str, Audit], *, is_key_compared: bool) -> str:
     more += f", {pluralize(removed, 'tensor file')} removed by the runs' own rule" if removed else ""
     handovers = sum(len(audit.handovers) for audit in audits.values())
     more += f", {pluralize(handovers, 'hand-over')} of a site's key" if handovers else ""
+    surveys = sum(len(audit.surveys) for audit in audits.values())
+    more += (
+        f", {pluralize(surveys, 'survey or sheet', 'surveys and sheets')} of figures about images" if surveys else ""
+    )
     encrypted, opened = (sum(getattr(audit, what) for audit in audits.values()) for what in ("encrypted", "opened"))
     more += f", {pluralize(encrypted, 'encrypted file')}, {opened} of them opened" if encrypted else ""
     scratch = sum(len(audit.scratch) for audit in audits.values())

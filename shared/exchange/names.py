@@ -2,6 +2,8 @@
 
     README.txt  federation.json  site.json  status.json
     keys/0002.json  keys/0003.json    the site's later signing keys               site
+    surveys/0001.json                 what is asked about the site's images       aggregator
+    sheets/0001.json                  the site's answer, a sheet of figures       site
     runs/RUN/offer/                   run.yaml  tensors.yaml  [start.safetensors] aggregator
     runs/RUN/consent/                 consent.json                                site
     runs/RUN/withdrawal/              withdrawal.json                             site
@@ -34,6 +36,10 @@ SITE_CARD = "site.json"
 STATUS = "status.json"
 ROOT_FILES = frozenset({README, FEDERATION, SITE_CARD, STATUS})
 KEYS = "keys"
+SURVEYS = "surveys"
+SHEETS = "sheets"
+RECORD_FOLDERS = frozenset({KEYS, SURVEYS, SHEETS})
+"""Folders of signed records that are part of no message."""
 RUNS = "runs"
 
 SCRATCH = tuple(f"check-{number}" for number in range(1, 10))
@@ -207,6 +213,31 @@ def handover_path(number: int) -> str:
 def is_handover(path: str) -> bool:
     """Return whether such a record may lie at ``path``."""
     return re.fullmatch(rf"{KEYS}/(?!000[01])[0-9]{{4}}\.json", path) is not None
+
+
+def survey_path(number: int) -> str:
+    """Return where a survey of a number lies."""
+    return f"{SURVEYS}/{number:04d}.json"
+
+
+def sheet_path(number: int) -> str:
+    """Return where the site's answer to a survey lies."""
+    return f"{SHEETS}/{number:04d}.json"
+
+
+def is_survey(path: str) -> bool:
+    """Return whether a survey may lie at ``path``."""
+    return re.fullmatch(rf"{SURVEYS}/(?!0000)[0-9]{{4}}\.json", path) is not None
+
+
+def is_sheet(path: str) -> bool:
+    """Return whether the answer to a survey may lie at ``path``."""
+    return re.fullmatch(rf"{SHEETS}/(?!0000)[0-9]{{4}}\.json", path) is not None
+
+
+def is_lasting_record(path: str) -> bool:
+    """Return whether a signed record that is part of no message, and never changes, may lie below the root there."""
+    return is_handover(path) or is_survey(path) or is_sheet(path)
 
 
 def is_scratch(path: str) -> bool:

@@ -46,10 +46,13 @@ from shared.exchange.names import (
     MessageRef,
     handover_path,
     may_hold,
+    sheet_path,
+    survey_path,
 )
 from shared.exchange.order import Link
 from shared.exchange.reading import dump_yaml, fault_in, parse_yaml
 from shared.exchange.records.messages import Federation, Handover, Head, Manifest, SiteCard, Status
+from shared.exchange.records.surveys import Answer, Survey
 from shared.exchange.records.values import PROTOCOL, PROTOCOLS, Protocol
 from shared.exchange.records.wire import Encrypt, Wire, encrypts
 from shared.exchange.signing import digest_of, enrolment_code, open_signed
@@ -199,6 +202,43 @@ class Peer:
         if (status.federation, status.site) != (self.federation, self.site):
             _refuse(STATUS, f"was written for {status.federation}/{status.site}")
         return status
+
+    def open_survey(self, content: bytes, number: int) -> Survey:
+        """Check what the aggregator asks about the site's images, at the place of its number.
+
+        Raises:
+            RejectedError: signature, names or number do not hold, or it is not well-formed.
+        """
+        body, _ = self._open_signed(content, path := survey_path(number))
+        survey = _of_protocol(body, Survey, path, self.protocol)
+        self._require_here(survey, number, path)
+        return survey
+
+    def open_sheet(self, content: bytes, survey: Survey, digest: str) -> Answer:
+        """Check a site's answer to a survey; its key is as for a heartbeat.
+
+        Args:
+            digest: of the survey.
+
+        Raises:
+            RejectedError: signature, names or number do not hold, it is not well-formed, or answers another survey.
+        """
+        body, key = self._open_signed(content, path := sheet_path(survey.number))
+        answer = _of_protocol(body, Answer, path, self.protocol)
+        if key not in (self.newest_key, self.key_of(answer.own_head.seq)):
+            _refuse(path, f"is signed by a key of {self.sender} that was handed over before")
+        self._require_here(answer, survey.number, path)
+        if answer.in_reply_to != digest:
+            _refuse(path, f"does not answer {survey_path(survey.number)}")
+        if (fault := answer.fault(survey)) is not None:
+            _refuse(path, fault)
+        return answer
+
+    def _require_here(self, record: Survey | Answer, number: int, path: str) -> None:
+        if (record.federation, record.site) != (self.federation, self.site):
+            _refuse(path, f"was written for {record.federation}/{record.site}")
+        if record.number != number:
+            _refuse(path, f"is number {record.number}, which belongs elsewhere")
 
     def _open_signed(self, content: bytes, path: str) -> tuple[dict[str, object], str]:
         body, key = _open_signed(content, path)

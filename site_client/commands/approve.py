@@ -1,4 +1,4 @@
-"""Agree to RUN, where the policy asks a person."""
+"""Agree to RUN, where the policy asks a person; RUN may be a survey, as in surveys/0001."""
 
 from __future__ import annotations
 

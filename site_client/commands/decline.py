@@ -1,4 +1,4 @@
-"""Say no to RUN."""
+"""Say no to RUN; RUN may be a survey, as in surveys/0001."""
 
 from __future__ import annotations
 

@@ -1,0 +1,45 @@
+"""Ask every site for a sheet of figures about its images of TASK, before any run; with --report show what came.
+
+Each site decides, by its policy or a person. Nothing but the sheet leaves, and no figure in it is about few images.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from aggregator.commands import WORK
+from aggregator.configuration import MADE_BY, read_configuration
+from aggregator.survey import ask, classes_of, collect
+from aggregator.survey_report import document, report_text, standing
+from shared.commands import say
+from shared.escaping import quoted
+from shared.folder.lock import work_lock
+
+
+@click.command(help=__doc__)
+@click.argument("task", required=False)
+@WORK
+@click.option(
+    "--classes", metavar="NAME,NAME", help="What images, or pixels, are counted by (default: the task's own)."
+)
+@click.option("--report", "reports", is_flag=True, help="Show the sheets side by side, with warnings and proposals.")
+@click.option("--json", "as_json", is_flag=True, help="With --report: everything, for scripts.")
+def command(task: str | None, work: Path, classes: str | None, reports: bool, as_json: bool) -> None:
+    configuration = read_configuration(work)
+    if reports == (task is not None):
+        raise click.UsageError("name the TASK to ask about, or say --report to see what came")
+    if task is None:
+        asked = collect(work, configuration)
+        say(json.dumps(document(asked), indent=2) if as_json else report_text(asked).rstrip("\n"))
+        return
+    named = None if classes is None else [name.strip() for name in classes.split(",") if name.strip()]
+    by = classes_of(task, named)
+    with work_lock(work, "a daemon works in this directory; ask once its run has ended", MADE_BY):
+        asked = ask(work, configuration, task, by)
+    for each in asked:
+        say(f"{each.site}: {'asked' if each.trouble is None else standing(each)}")
+    say(f"counted by: {', '.join(by) if by else 'nothing; --classes names what'}")
+    say(f"see what came: `dropfed-aggregator survey --report --work {quoted(work)}`")

@@ -1,0 +1,53 @@
+"""Enrolment: a site's card is accepted, and its folder says who takes part under which keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shared.errors import NotFoundError
+from shared.exchange import names
+from shared.exchange.encryption import EncryptionKey
+from shared.exchange.readme import README_TEXT
+from shared.exchange.records.messages import Federation, Invite
+from shared.exchange.records.values import now_text
+from shared.exchange.records.wire import FileEntry
+from shared.exchange.signing import SigningKey, digest_of
+from shared.exchange.trust import open_site_card
+from shared.folder.contract import Folder
+from shared.folder.durable import write_file
+
+
+def enrol(
+    home: Path, folder: Folder, invite: Invite, key: SigningKey, encryption_key: EncryptionKey | None = None
+) -> bool:
+    """Accept a site's card, if it is there, then say in its folder who takes part; return whether it is there.
+
+    Args:
+        home: ``sites/SITE`` in the work directory.
+        key, encryption_key: ours.
+
+    Raises:
+        RejectedError: the card does not hold.
+    """
+    try:
+        content = folder.read(names.SITE_CARD, max_bytes=names.MAX_RECORD_BYTES)
+    except NotFoundError:
+        return False
+    card = open_site_card(content, federation=invite.federation, site=invite.site, secret=invite.enrolment_secret)
+    federation = Federation(
+        federation=invite.federation,
+        site=invite.site,
+        aggregator_key=key.public,
+        aggregator_encryption_key=encryption_key.public if encryption_key and card.encryption_key else None,
+        site_key=card.key,
+        created=now_text(),
+        files={names.README: FileEntry(size=len(README_TEXT), sha256=digest_of(README_TEXT))},
+    )
+    path = home / "mirror" / names.FEDERATION
+    if not path.exists():
+        write_file(path, key.sign(federation.model_dump()))
+    folder.create(names.README, README_TEXT)
+    folder.create(names.FEDERATION, path.read_bytes())
+    write_file(path.with_name(names.README), README_TEXT)
+    write_file(path.with_name(names.SITE_CARD), content)
+    return True

@@ -1,0 +1,168 @@
+"""The daemon's part in surveys: it notices them, makes the sheet, and signs it once this hospital agrees.
+
+A survey is no message of a run: it answers nothing, blocks nothing, and a false one is told and left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from shared import service
+from shared.errors import ActionRequiredError, AlreadyExistsError, ConfigurationError, DataError, RejectedError, Stopped
+from shared.exchange.mirror import Mirror
+from shared.exchange.names import MAX_RECORD_BYTES, sheet_path, survey_path
+from shared.exchange.records.surveys import Answer, Sheet, Survey
+from shared.exchange.records.values import now_text
+from shared.exchange.signing import SigningKey, digest_of
+from shared.folder.durable import write_file
+from shared.folder.listed import ListedFolder
+from site_client import store, surveys
+from site_client.configuration import SiteConfiguration
+from site_client.sheet import make_sheet
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY = 5  # of the daemon's looks: nobody waits for a survey, and each look at surveys may be a request
+CANNOT = "its images could not be looked through; its own log says why"
+
+
+class SurveyWork:
+    """Answers the newest survey.
+
+    Attributes:
+        waits_for_people: whether a survey waits for a person's yes or no.
+    """
+
+    def __init__(
+        self,
+        work: Path,
+        configuration: SiteConfiguration,
+        folder: ListedFolder,
+        *,
+        ledger: Mirror,
+        key: SigningKey,
+        stop: threading.Event,
+    ) -> None:
+        self.waits_for_people = False
+        self._work = work
+        self._configuration = configuration
+        self._folder = folder
+        self._ledger = ledger
+        self._key = key
+        self._stop = stop
+        self._looks = 0
+        self._taken_places: set[int] = set()  # of answers, where something else lies
+        self._told: set[str] = set()  # what was wrong, once each
+
+    def work(self) -> bool:
+        """Do what can be done now; return whether anything was done."""
+        self._looks += 1
+        has_noticed = self._looks % LOOK_EVERY == 1 and self._notice()
+        if not (number := surveys.newest(self._ledger)):
+            return False
+        if surveys.answer(self._ledger, number) is None and not self._answer(number):
+            return has_noticed
+        self.waits_for_people = False
+        return self._publish(number) or has_noticed
+
+    def _notice(self) -> bool:
+        """Take the next survey, if it is there and holds."""
+        path = survey_path(number := surveys.newest(self._ledger) + 1)
+        if self._folder.find(path) is None:
+            return False
+        content = self._folder.read(path, max_bytes=MAX_RECORD_BYTES)
+        try:
+            survey = self._ledger.peer.open_survey(content, number)
+        except RejectedError as error:
+            self._tell(str(error))
+            return False
+        self._adopt(survey, digest_of(content))  # first: a crash must not have us answer a second time
+        write_file(self._ledger.root / path, content)
+        return True
+
+    def _adopt(self, survey: Survey, digest: str) -> None:
+        """Take our own answer back from the folder, if a lost disk held it."""
+        if self._folder.find(path := sheet_path(survey.number)) is None:
+            return
+        content = self._folder.read(path, max_bytes=MAX_RECORD_BYTES)
+        try:
+            self._ledger.own.open_sheet(content, survey, digest)
+        except RejectedError as error:
+            self._tell(f"{error}: it stands where this site's answer belongs; tell the aggregator's people")
+        else:
+            write_file(self._ledger.root / path, content)
+
+    def _answer(self, number: int) -> bool:
+        """Sign the answer, if it is known; return whether it is."""
+        survey, digest = surveys.survey(self._ledger, number)
+        decided = surveys.decision(self._work, number)
+        is_first = surveys.is_first_of_task(self._ledger, number)
+        judged = surveys.judge(self._configuration.policy, decided, is_first_of_task=is_first)
+        if judged == "no":
+            by = "a person at the hospital" if decided is False else "the hospital's policy"
+            answer = self._answer_of(survey, digest, f"{by} declined")
+        else:
+            answer = surveys.draft(self._work, number) or self._make(survey, digest)
+        if answer.agrees and judged == "ask":
+            self._ask(surveys.name_of(number))
+            return False
+        write_file(self._ledger.root / sheet_path(number), self._key.sign(answer.model_dump(mode="json")))
+        logger.info("%s: %s: %s", surveys.name_of(number), "answered" if answer.agrees else "declined", answer.reason)
+        return True
+
+    def _make(self, survey: Survey, digest: str) -> Answer:
+        """Make the answer that would be signed, and keep it for ``show``."""
+        if survey.task not in self._configuration.data:
+            return self._answer_of(survey, digest, f"this hospital has no images of {survey.task}")
+        try:
+            sheet = make_sheet(self._work, self._ledger, self._configuration, survey, self._go_on_or_stop)
+        except (DataError, ConfigurationError, ActionRequiredError) as error:
+            logger.warning("%s: no sheet can be made: %s", surveys.name_of(survey.number), error)
+            return self._answer_of(survey, digest, CANNOT)
+        made = self._answer_of(survey, digest, "this hospital agreed", sheet)
+        surveys.write_draft(self._work, made)
+        return made
+
+    def _answer_of(self, survey: Survey, digest: str, reason: str, sheet: Sheet | None = None) -> Answer:
+        return Answer(
+            federation=survey.federation,
+            site=survey.site,
+            number=survey.number,
+            in_reply_to=digest,
+            agrees=sheet is not None,
+            reason=reason,
+            sheet=sheet,
+            own_head=self._ledger.own_head,
+            created=now_text(),
+        )
+
+    def _ask(self, name: str) -> None:
+        if not self.waits_for_people:
+            ways = surveys.ways_to_decide(self._work, name)
+            logger.warning("%s asks for figures about the images, which `dropfed-site show` shows: %s", name, ways)
+        self.waits_for_people = True
+
+    def _publish(self, number: int) -> bool:
+        if number in self._taken_places or surveys.is_published(self._work, number):
+            return False
+        path = sheet_path(number)
+        try:
+            self._folder.create(path, (self._ledger.root / path).read_bytes())
+        except AlreadyExistsError as error:
+            self._tell(f"{error}: it is not what this site signed; tell the aggregator's people")
+            self._taken_places.add(number)
+            return False
+        surveys.note_published(self._work, number)
+        return True
+
+    def _go_on_or_stop(self) -> None:
+        service.alive()
+        if self._stop.is_set() or store.is_paused(self._work):
+            raise Stopped("interrupted, and begins anew")
+
+    def _tell(self, what: str) -> None:
+        if what not in self._told:
+            logger.warning("%s; it is left alone", what)
+        self._told.add(what)
