@@ -16,7 +16,14 @@ from pathlib import Path
 from threading import Event
 
 from shared.doors.numbers import whole
-from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, NotFoundError, Stopped
+from shared.errors import (
+    ActionRequiredError,
+    ConfigurationError,
+    DropfedError,
+    NotFoundError,
+    RejectedError,
+    Stopped,
+)
 from shared.exchange import names
 from shared.exchange.inbox import noticed
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, RUNS, Kind, MessageRef, is_weights, ref_at
@@ -101,6 +108,7 @@ class Mover:
         self._list, self._server, self._here, self._aggregator = home / MOVED, server, here, aggregator
         self._moved = set(self._list.read_text().splitlines()) if self._list.exists() else set[str]()
         self._status: str | None = None
+        self._told: set[str] = set()
 
     def move(self) -> bool:
         """Move all that is new; return whether anything was.
@@ -131,9 +139,9 @@ class Mover:
         return len(self._moved) > before
 
     def _records(self) -> list[str]:
-        later = [f"{names.KEYS}/{entry.name}" for entry in _entries(self._here, names.KEYS)]
+        """Return the paths of the daemon's records that are part of no message: its card, keys, answers to surveys."""
         card = [names.SITE_CARD] if self._read_if_there(names.SITE_CARD) is not None else []
-        return [*card, *filter(names.is_handover, later)]
+        return [*card, *_lasting_records(self._here, names.KEYS), *_lasting_records(self._here, names.SHEETS)]
 
     def _own_messages(self) -> list[tuple[MessageRef, Manifest]]:
         """Return where the daemon's messages lie, in the order in which it signed them."""
@@ -170,13 +178,12 @@ class Mover:
     def _fetch(self) -> bool:
         """Bring what the aggregator has left."""
         found = False
-        for path in (names.README, names.FEDERATION):
+        for path in (names.README, names.FEDERATION, *_lasting_records(self._server, names.SURVEYS)):
             if self._read_if_there(path) is None and (content := _read_if_there(self._server, path)) is not None:
                 self._here.create(path, content)
                 found = True
         for message, manifest in self._new_messages():
-            self._fetch_message(message, manifest)
-            found = True
+            found |= self._is_fetched(message, manifest)
         return found
 
     def _new_messages(self) -> list[tuple[Message, bytes]]:
@@ -188,8 +195,26 @@ class Mover:
             settled = {ref.round_no for ref in _places(self._here, run) if ref.kind == "verdict" and self._is_here(ref)}
             for ref in _places(self._server, run, settled):
                 if not ref.is_from_site and not self._is_here(ref) and (content := noticed(self._server, ref)):
-                    found.append((self._aggregator.open_out_of_order(content, ref), content))
+                    try:
+                        found.append((self._aggregator.open_out_of_order(content, ref), content))
+                    except RejectedError as error:
+                        self._leave_there(ref, error)
         return sorted(found, key=lambda each: each[0].manifest.seq)
+
+    def _is_fetched(self, message: Message, manifest: bytes) -> bool:
+        """Bring a message here, if it is what its manifest says; return whether it was."""
+        try:
+            self._fetch_message(message, manifest)
+        except RejectedError as error:
+            self._leave_there(message.ref, error)
+            return False
+        return True
+
+    def _leave_there(self, ref: MessageRef, error: RejectedError) -> None:
+        """Say once that a message stays where it is, for it is not what it should be; others come all the same."""
+        if str(error) not in self._told:
+            self._told.add(str(error))
+            logger.warning("%s is left on the server: %s", ref.path, error)
 
     def _fetch_message(self, message: Message, manifest: bytes) -> None:
         self._require_room(message)
@@ -198,10 +223,13 @@ class Mover:
             target = self._here.locate(path)
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
-                self._server.download(path, target, size=entry.size)
+                sha256 = self._server.download(path, target, size=entry.size)
             except NotFoundError:
-                if not is_weights(name):  # those the run's rule may have taken back
-                    raise
+                if is_weights(name):  # which the run's rule may have taken back
+                    continue
+                raise RejectedError(path, "is named by its manifest but is not there") from None
+            if sha256 != entry.sha256:
+                raise RejectedError(path, "is not what its manifest says")
         self._here.create(message.ref.manifest, manifest)
         logger.info("brought %s from the server", message.ref.path)
 
@@ -223,7 +251,10 @@ class Mover:
         content = self._read_if_there(f"{MessageRef('offer', run).path}/{names.RUN_CONFIGURATION}")
         if content is None:
             return
-        keep = parse_yaml(content, RunConfiguration, names.RUN_CONFIGURATION).keep
+        try:
+            keep = parse_yaml(content, RunConfiguration, names.RUN_CONFIGURATION).keep
+        except ConfigurationError:  # the daemon says what is wrong with it
+            return
         places = [ref for ref in _places(self._here, run) if self._is_here(ref)]
         settled = {ref.round_no for ref in places if ref.kind == "verdict"}
         for ref in places:
@@ -241,6 +272,10 @@ class Mover:
 
     def _read_if_there(self, path: str) -> bytes | None:
         return _read_if_there(self._here, path)
+
+
+def _lasting_records(folder: Folder, where: str) -> list[str]:
+    return [path for entry in _entries(folder, where) if names.is_lasting_record(path := f"{where}/{entry.name}")]
 
 
 def _runs(folder: Folder) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shared.audit.verify import verify
-from shared.errors import ActionRequiredError, ConfigurationError, DoubtfulError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import AGGREGATOR, MessageRef, ref_at
 from shared.exchange.trust import Peer
 from shared.folder.listed import ListedFolder
@@ -49,7 +49,7 @@ def from_aggregator(folder: Path) -> set[Path]:
 
 
 @needs_no_network
-def test_a_site_without_a_network_takes_part_to_the_end(tmp_path: Path) -> None:
+def test_a_site_without_a_network_takes_part_to_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = run_configuration(rounds=2, keep="last 1", tolerance=None)
     with Federation(tmp_path, run) as federation:
         work = federation.site("north")
@@ -78,16 +78,29 @@ def test_a_site_without_a_network_takes_part_to_the_end(tmp_path: Path) -> None:
         assert not list(server.rglob("rounds/0001/*/*.safetensors"))  # as its rule says
 
         anew, aggregator = tmp_path / "anew", peer_of(work)
+        (server / "surveys").mkdir()
+        (server / "surveys" / "0001.json").write_bytes(b"whatever the daemon makes of it")
         move = mover_of(anew, server, aggregator)
         assert move() and from_aggregator(anew / "here") == from_aggregator(server)
+        assert (anew / "here" / "surveys" / "0001.json").exists()
+        (anew / "here" / "sheets").mkdir()
+        (anew / "here" / "sheets" / "0001.json").write_bytes(b"an answer")
+        assert move() and (server / "sheets" / "0001.json").read_bytes() == b"an answer"
         assert not move()
         assert not list((anew / "here").rglob("consent.json"))  # which is the site's own to send
 
-        manifest = server / MessageRef("verdict", RUN, 1).manifest
-        manifest.write_bytes(manifest.read_bytes().replace(b'"seq":3', b'"seq":4'))
-        with pytest.raises(DoubtfulError, match="rounds/0001/verdict"):
-            mover_of(tmp_path / "forged", server, aggregator)()
-        assert from_aggregator(tmp_path / "forged" / "here") == set()
+        forged = server / MessageRef("verdict", RUN, 1).manifest
+        forged.write_bytes(forged.read_bytes().replace(b'"seq":3', b'"seq":4'))
+        changed = server / MessageRef("offer", RUN).path / "run.yaml"
+        changed.write_bytes(changed.read_bytes().replace(b"rounds: 2", b"rounds: 9"))
+        (server / "runs" / "planted" / "offer").mkdir(parents=True)
+        (server / "runs" / "planted" / "offer" / "manifest.json").write_bytes(b"{}")
+        move = mover_of(tmp_path / "later", server, aggregator)
+        assert move() and not move()
+        left = from_aggregator(server) - from_aggregator(tmp_path / "later" / "here")
+        assert {path.parent.name for path in left} == {"verdict", "offer"} and len(left) == 3
+        said = [record.getMessage() for record in caplog.records if "is left on the server" in record.getMessage()]
+        assert len(said) == 3  # each once, however often it is looked at
 
 
 def peer_of(work: Path) -> Peer:
