@@ -186,7 +186,7 @@ _STAGING = {
     "task_options": {"encoder": "small", "weights": "random", "image_size": _SIZE, "optimizer": "adam"},
     "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
 }
-_TUNE = {"learning_rates": [0.001, 0.003, 0.01]}
+_TUNE = {"learning_rates": [0.0003, 0.001, 0.003]}
 _SCORES = ["auroc", "kappa", "accuracy", "calibration_error", "misdiagnosis_auroc"]
 _WRONG_GRADES = 0.4  # share of a site's photographs
 _BLURRED = replace(HANDHELD, name="blurred", blur_mm=0.3)
