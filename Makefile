@@ -7,8 +7,9 @@ READY = .venv/ready
 CODE = aggregator site_client shared studies dropfed deploy
 MINUTES = 60
 # Tests kill processes, never the machine: what the kernel was given is kept, and no test need wait for the disk.
-# One thread each: tests run beside each other, and threads that wait for each other burn what others need.
-PYTEST = OMP_NUM_THREADS=1 LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)/python -m pytest
+# They run beside each other, each with one thread: threads that wait for each other burn what others need.
+QUICKLY = OMP_NUM_THREADS=1 LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)/python
+PYTEST = $(QUICKLY) -m pytest
 
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)') $(if $(AS_SUGGESTED),--as-suggested)
@@ -32,7 +33,7 @@ test-long: $(READY)      ## the tests that take over a minute each; those of MON
 	@$(PYTEST) -m long
 
 study-smoke: $(READY)      ## every study of configs/studies, made small and played to its end; STUDIES= names some
-	@$(BIN)/python -m tests.study_smoke $(STUDIES)
+	@$(QUICKLY) -m tests.study_smoke $(STUDIES)
 
 soak: $(READY)      ## federations in random faults and kills; MINUTES=60 changes for how long
 	@$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)

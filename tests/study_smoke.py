@@ -167,7 +167,7 @@ def play_and_tell(name: str, study: dict[str, Any]) -> bool:
 
 
 def main() -> int:
-    """Play each template once, or those that are named; 1 where one failed. Each waits for the disk now and then."""
+    """Play each template once, or those that are named; 1 where one failed. Each waits now and then."""
     found = studies()
     chosen = {name: found[name] for name in sys.argv[1:] or [path.stem for path in TEMPLATES]}
     largest_first = sorted(chosen.items(), key=lambda item: -len(item[1]["arms"]))

@@ -34,6 +34,7 @@ _BY_THE_INSTALLER = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"}
 """Files of ``*.dist-info`` that differ from one installation of a wheel to the next."""
 _LONGEST_ORIGIN = 10_000  # bytes of direct_url.json
 _DIST_INFO = ".dist-info"
+_INFO = (_DIST_INFO, ".egg-info")
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 _permitted: set[str] = set()
@@ -247,28 +248,28 @@ def load(group: Group, name: str) -> object | None:
 
 
 def _installed() -> Mapping[Group, Sequence[EntryPoint]]:
-    """Return what all installed wheels provide, read anew only where wheels came or went since."""
-    return _read(tuple((folder, _state_of(Path(folder))) for folder in sys.path))
+    """Return what all installed wheels provide, read anew only where one came, changed or went since."""
+    return _read(tuple((folder, *_distributions_in(folder or ".")) for folder in sys.path))
 
 
 @lru_cache(maxsize=1)
-def _read(folders: object) -> Mapping[Group, Sequence[EntryPoint]]:
-    """Read every installed distribution's list: a hundred files and more.
+def _read(lying_there: object) -> Mapping[Group, Sequence[EntryPoint]]:
+    """Read the list of every installed distribution: a hundred files and more.
 
     Args:
-        folders: where Python looks for modules, and the state of each; the same as before means the same lists.
+        lying_there: what distributions lie in the folders in which Python looks, and since when.
     """
     points = entry_points()
     return {group: tuple(points.select(group=f"dropfed.{group}")) for group in GROUPS}
 
 
-def _state_of(folder: Path) -> tuple[int, int] | None:
-    """Return what changes once a distribution is installed in a folder or removed from it; None if it is not there."""
+def _distributions_in(folder: str) -> list[tuple[str, int]]:
+    """Return the folders of distributions, each with the moment in which it was last changed (ns)."""
     try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+        with os.scandir(folder) as entries:
+            return [(each.name, each.stat().st_mtime_ns) for each in entries if each.name.endswith(_INFO)]
+    except OSError:  # a zip file, or no longer there
+        return []
 
 
 def _wheel_of(point: EntryPoint) -> str:

@@ -98,10 +98,10 @@ def asked(project: Path, **changes: object) -> RunConfiguration:
 
 
 def test_it_trains_in_a_federation_that_an_auditor_can_check(project: Path, installed: Path, tmp_path: Path) -> None:
-    for name, seed in (("north", 1), ("heldout", 2)):
-        arguments = f"Path({str(tmp_path / 'data' / name)!r}), 16, {seed}"
-        draw = f"from pathlib import Path; from round_shapes.synthetic import write_site; write_site({arguments})"
-        subprocess.run([sys.executable, "-c", draw], check=True)
+    places = [tmp_path / "data" / name for name in ("north", "heldout")]
+    draw = "import sys, pathlib; from round_shapes.synthetic import write_site; "
+    draw += "[write_site(pathlib.Path(place), 16, seed) for seed, place in enumerate(sys.argv[1:], 1)]"
+    subprocess.run([sys.executable, "-c", draw, *map(str, places)], check=True)
     run = asked(project, run="test-run", sites=["north"], quorum=1, rounds=1)
     with FederationInProcess(tmp_path, run, data=tmp_path / "data", policy=allowing(here())) as federation:
         federation.set_up(own_logins(run.sites, f"http://127.0.0.1:{federation.server.port}"))

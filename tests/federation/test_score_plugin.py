@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +117,22 @@ def test_a_study_whose_scores_name_it_has_its_runs_tell_it(wheel: Plugin, tmp_pa
     assert cell.configuration.run.scores == {"brier": Range()}
     with pytest.raises(ConfigurationError, match="scores: there is no nowhere"):
         expand(StudyConfiguration.model_validate(values | told | {"scores": ["nowhere"]}), tmp_path)
+
+
+def test_a_wheel_that_comes_changes_or_goes_is_noticed_at_once(wheel: Plugin, tmp_path: Path) -> None:
+    """Though the lists of installed wheels are read once, as long as they stay the same."""
+    assert plugins.provided("scores").keys() == {"brier", "too_high", "of_one_class", "no_measure", "auroc"}
+    assert plugins.distributions().keys() == {"dropfed-brier"}
+    other = tmp_path / "installed" / "dropfed_other-1.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: dropfed-other\nVersion: 1\n")
+    assert plugins.distributions().keys() == {"dropfed-brier"}
+    (other / "entry_points.txt").write_text("[dropfed.methods]\nother = other:method\n")
+    assert plugins.distributions().keys() == {"dropfed-brier", "dropfed-other"}
+    assert plugins.wheel_behind("methods", "other") == "dropfed-other"
+    shutil.rmtree(other)
+    assert plugins.distributions().keys() == {"dropfed-brier"}
+    assert plugins.provided("methods") == {}
 
 
 def test_a_site_agrees_to_it_only_if_its_people_allow_the_wheel(wheel: Plugin) -> None:
