@@ -32,19 +32,19 @@ from aggregator.site import open_ledger, read_invite
 from aggregator.store import RunStore, open_runs, runs_in
 from aggregator.warm_start import load_start
 from shared.check import Finding
-from shared.errors import ActionRequiredError, ConfigurationError, DataError
+from shared.errors import ActionRequiredError, ConfigurationError, DataError, PluginError
 from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import Name
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, RunConfiguration
+from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, Plugin, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import Digest, Record
 from shared.exchange.signing import SigningKey
 from shared.folder.lock import require_work
 from shared.learning.answers import limit_below
-from shared.learning.apart import Progress, Question, answered
+from shared.learning.apart import Progress, Question, answered, names_of
 from shared.learning.batch_norm import batch_norms, buffers_kept
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
@@ -66,6 +66,8 @@ from shared.learning.tolerance import HeldOutSet, score_name
 from shared.plurals import pluralize
 from shared.sizes import size_text
 
+_WRITTEN_OUT = {"task_options", "method_options", "augmentation", "split", "tolerance_score", "scores", "plugins"}
+"""What a run says that is written out in full before it is offered."""
 _ANY_CLASSES = 2  # of a network that is only built to see whether it can be
 _SMALL = 20  # training images of a small site
 
@@ -181,8 +183,24 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
         raise ConfigurationError([*problems, *besides])
     if plugins:
         asked = Begin(work=work, configuration=configuration, written=written, where=where, besides=besides)
-        return Prepared(work, configuration, answered(asked, bounds_of(configuration), plugins), None)
+        begun = answered(asked, bounds_of(configuration), plugins)
+        _require_as_written(begun.run, written, plugins, RunStore(work, written.run))
+        return Prepared(work, configuration, begun, None)
     return Prepared(work, configuration, *begin(work, configuration, written, where, besides))
+
+
+def _require_as_written(
+    run: RunConfiguration, written: RunConfiguration, plugins: list[Plugin], store: RunStore
+) -> None:
+    """Demand of a run as a plug-in's process has written it out that it says nothing else than RUN.yaml does.
+
+    Raises:
+        PluginError: it does.
+    """
+    said = {key: getattr(run, key) for key in RunConfiguration.model_fields if key not in _WRITTEN_OUT}
+    is_as_written = run.plugins == plugins and all(getattr(written, key) == value for key, value in said.items())
+    if not is_as_written and run != store.begun():
+        raise PluginError(f"{names_of(plugins)}: made another run of {written.run} than it was told; ask who wrote it")
 
 
 def begin(

@@ -52,6 +52,8 @@ def work(
         write_file(folder / ANSWER, kind.form.dump_json(answer))
     except (ConfigurationError, DataError) as error:
         _tell(folder, error)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        _tell(folder, PluginError(f"{asked.whose}: {as_trouble(error, folder)}"))
     except TROUBLES as error:
         _tell(folder, as_trouble(error, folder))
     except Exception as error:

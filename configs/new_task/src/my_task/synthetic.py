@@ -1,4 +1,4 @@
-"""Synthetic images: ``python -m my_task.synthetic FOLDER SEED`` writes a data folder. Tests need no real image."""
+"""Synthetic images: ``python -m my_task.synthetic FOLDER SEED`` writes a site's data folder; tests need no real one."""
 
 from __future__ import annotations
 
