@@ -14,10 +14,11 @@ from shared.exchange.records.surveys import BINS, NOT_SAID, OTHER, Cells, Sheet,
 from shared.exchange.records.values import most
 
 WITHHELD = "withheld"
+NOT_KNOWN = "not known"
 FEW_TO_TEST_ON = 50  # images: the standard error of an accuracy over fewer is more than 0.07
 TESTED = 0.2  # of a site's images, as runs are suggested
 DIFFERS = 0.3  # total variation between two distributions, from 0 to 1
-SIDES = (64, 128, 224, 256, 384, 512, 768, 1024)  # pixels
+SIDES = (64, 96, 128, 192, 224, 256, 384, 512, 768, 1024)  # pixels
 LARGEST_SUGGESTED = 512
 SUGGESTED_SMALLEST = SIDES[0]
 WIDER_TOLERANCE = 0.3
@@ -96,11 +97,15 @@ def _rows(sheets: Mapping[str, Sheet]) -> dict[str, list[str]]:
         "images": [sheet.images for sheet in sheets.values()],
         "unreadable": [sheet.unreadable for sheet in sheets.values()],
         "duplicates": [sheet.duplicates for sheet in sheets.values()],
-        "patients": [sheet.patients or "not known" for sheet in sheets.values()],
-        "images per patient": [_spread_text(sheet.images_per_patient) for sheet in sheets.values()],
+        "patients": [sheet.patients or NOT_KNOWN for sheet in sheets.values()],
+        "images per patient": [
+            _spread_text(sheet.images_per_patient) if sheet.patients else NOT_KNOWN for sheet in sheets.values()
+        ],
     }
     for name in dict.fromkeys(name for sheet in sheets.values() for name in sheet.classes):
-        rows[f"class {name}"] = [_cell(sheet.classes, name) for sheet in sheets.values()]
+        row = [_cell(sheet.classes, name) for sheet in sheets.values()]
+        if set(row) != {"0"}:
+            rows[f"class {name}"] = row
     for name in dict.fromkeys(name for sheet in sheets.values() for name in sheet.class_shares):
         rows[f"share of {name}"] = [
             _spread_text(sheet.class_shares[name]) if name in sheet.class_shares else "" for sheet in sheets.values()
@@ -269,7 +274,7 @@ def _image_size(sheets: Mapping[str, Sheet]) -> Iterator[Proposal]:
     if sides[site] > LARGEST_SUGGESTED:
         reason += f"; more than {LARGEST_SUGGESTED} takes several times as long, so begin with that"
     else:
-        reason += ", and what is larger than that only enlarges them"
+        reason += ", and a larger size would only enlarge them"
     yield Proposal("task_options: image_size", str(size), reason)
 
 

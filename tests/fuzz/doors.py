@@ -35,6 +35,7 @@ from shared.exchange.reading import dump_yaml
 from shared.exchange.records.answers import Abort, Consent, Reliability, Withdrawal
 from shared.exchange.records.messages import Handover
 from shared.exchange.records.run import RoundConfiguration, RunConfiguration
+from shared.exchange.records.surveys import Survey
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import SigningKey, canonical, digest_of, open_signed
@@ -59,6 +60,9 @@ KEY, _PRIVATE = SigningKey(b"\x07" * 32), Ed25519PrivateKey.from_private_bytes(b
 CONTENT_KEY = b"\x08" * 32
 PLACE = MessageRef("update", "octa-1", 1)
 SITE = Peer("retina", "north", "north", KEY.public)
+SURVEY = Survey(
+    federation="retina", site="north", number=1, task="dr_staging", classes=["0"], created="2026-11-21T09:30:00Z"
+)
 TENSORS = TensorList(tensors={"a": TensorShape(dtype="F32", shape=[3, 2]), "b": TensorShape(dtype="F32", shape=[1])})
 CLOSING = Closing(
     federation="retina",
@@ -113,8 +117,8 @@ def name(content: bytes) -> None:
     path = content.decode("utf-8", "surrogateescape")
     ref = names.ref_at(path)
     _require(ref is None or ref.path == path, f"{path!r} is the place {ref}")
-    if names.is_handover(path):
-        _require(path.isprintable() and path.isascii(), f"{path!r} hands a key over")
+    if names.is_lasting_record(path):
+        _require(path.isprintable() and path.isascii(), f"{path!r} is a record that lasts")
     if names.is_name(path) or names.is_scratch(path) or names.may_hold("update", path):
         _require(path.isprintable() and path.isascii() and "/" not in path, f"{path!r} is a name")
 
@@ -146,6 +150,10 @@ def signed_record(content: bytes) -> None:
             record = SITE.hand_over(content).handovers[-1]
         case b"b":
             record = SITE.open_status(content)
+        case b"q":
+            record = SITE.open_survey(content, 1)
+        case b"a":
+            record = SITE.open_sheet(content, SURVEY, digest_of(b""))
         case b"c":
             check(content, CLOSING, shown_as="closing.json")
             return

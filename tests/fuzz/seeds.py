@@ -18,6 +18,16 @@ from shared.exchange.reading import dump_yaml
 from shared.exchange.records.answers import Abort, Consent, Reliability, Withdrawal
 from shared.exchange.records.messages import Federation, Handover, Head, Invite, Manifest, SiteCard, Status
 from shared.exchange.records.run import Privacy
+from shared.exchange.records.surveys import (
+    BINS,
+    BIT_DEPTHS,
+    COLOURS,
+    FORMATS,
+    MAKERS,
+    Answer,
+    Sheet,
+    Spread,
+)
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import FileEntry, Wire
@@ -28,7 +38,7 @@ from shared.learning.schedules import round_configuration
 from site_client.setup import settings_of
 from tests.federation.running import run_configuration
 from tests.folder.faulty import multistatus
-from tests.fuzz.doors import CLOSING, CONTENT_KEY, HOME, KEY, TENSORS
+from tests.fuzz.doors import CLOSING, CONTENT_KEY, HOME, KEY, SURVEY, TENSORS
 
 CORPUS = Path(__file__).parent / "corpus"
 WHEN, OTHER, DIGEST = "2026-11-21T09:30:00Z", SigningKey(b"\x09" * 32), digest_of(b"")
@@ -60,8 +70,38 @@ def _signed_records() -> Iterator[bytes]:
         aggregator_head=Head(),
     )
     yield b"b" + canonical(status.model_dump())
+    yield b"q" + canonical(SURVEY.model_dump())
+    yield b"a" + canonical(_answer().model_dump())
     yield b"c" + canonical(CLOSING.model_dump())
     yield b"r" + KEY.sign({"a": 1})
+
+
+def _answer() -> Answer:
+    """A site's sheet of figures, some of which are withheld."""
+    spread = Spread(p5=None, p25="1.0", p50="12.0", p75="30.0", p95=None)
+    share = Spread(p5=None, p25=None, p50="0.5", p75=None, p95=None)
+    sheet = Sheet(
+        task="dr_staging",
+        images="240",
+        unreadable="0",
+        duplicates="fewer than 10",
+        patients="100",
+        images_per_patient=spread,
+        classes={"0": "200", "other": "40"},
+        class_shares={},
+        formats=dict.fromkeys(FORMATS, "0") | {"png": "240"},
+        bit_depths=dict.fromkeys(BIT_DEPTHS),
+        colours=dict.fromkeys(COLOURS),
+        makers=dict.fromkeys(MAKERS),
+        longer_side=spread,
+        shorter_side=spread,
+        field_of_view=share,
+        intensity=["0.03"] * BINS,
+        sharpness=spread,
+        images_per_second="12.0",
+    )
+    said = {"number": 1, "in_reply_to": DIGEST, "agrees": True, "reason": "agreed", "own_head": Head()}
+    return Answer(**BOTH, **said, sheet=sheet)
 
 
 def _manifests() -> Iterator[bytes]:

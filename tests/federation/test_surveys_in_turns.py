@@ -1,0 +1,180 @@
+"""Surveys where somebody does not agree, or cheats: daemons take turns over folders of this disk."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from aggregator.configuration import read_configuration as aggregator_configuration
+from aggregator.setup import initialise
+from aggregator.survey import Asked, ask, collect
+from aggregator.survey_report import report_text
+from shared.audit.verify import verify
+from shared.exchange.signing import SigningKey, open_signed
+from shared.folder.durable import write_file
+from shared.folder.local import LocalFolder
+from site_client import surveys
+from site_client.configuration import Policy, open_folder, read_configuration
+from site_client.daemon import Daemon
+from site_client.rotation import read_ledger
+from site_client.setup import join, read_invite
+from tests.federation.in_turns import as_before
+from tests.federation.running import Setting
+
+TASK, CLASSES = "image_classification", ["healthy", "ill"]
+SITES = ("north", "south")
+
+
+class Surveyed(Setting):
+    """Two hospitals, each with 24 photographs of two classes."""
+
+    def begin(self, **policy: object) -> None:
+        urls = {name: f"file://{self.folder(name)}" for name in SITES}
+        for name in SITES:
+            self.folder(name).mkdir(parents=True)
+        initialise(self.aggregator, "retina", urls, "nobody")
+        for name in SITES:
+            for number in range(24):
+                path = self.root / "data" / name / CLASSES[number % 2] / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (64, 48), (number, 90, 20)).save(path)
+            invite = read_invite(self.aggregator / "invites" / f"{name}.json")
+            join(
+                self.site(name),
+                invite,
+                data={TASK: str(self.root / "data" / name)},
+                url=urls[name],
+                user="",
+                password="",
+            )
+            own = Policy.model_validate({"statistics": "auto", "minimum_count": 5} | policy)
+            self.change(self.site(name) / "site.yaml", policy=own.model_dump())
+
+    def step(self, *names: str) -> None:
+        """Let the daemons of these sites, or of all, do what they can."""
+        for name in names or SITES:
+            work = self.site(name)
+            configuration = read_configuration(work)
+            with as_before():
+                Daemon(work, configuration, open_folder(work, configuration), stop=threading.Event()).step()
+
+    def ask(self) -> dict[str, Asked]:
+        found = ask(self.aggregator, aggregator_configuration(self.aggregator), TASK, CLASSES)
+        return {each.site: each for each in found}
+
+    def collect(self) -> dict[str, Asked]:
+        return {each.site: each for each in collect(self.aggregator, aggregator_configuration(self.aggregator))}
+
+    def sheet(self, name: str, number: int = 1) -> Path:
+        return self.folder(name) / f"sheets/{number:04d}.json"
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Surveyed:
+    return Surveyed(tmp_path)
+
+
+def test_sites_that_have_not_joined_are_named_and_the_others_asked(federation: Surveyed) -> None:
+    federation.begin()
+    federation.step("north")
+    asked = federation.ask()
+    assert asked["north"].trouble is None
+    assert "has not joined yet" in (asked["south"].trouble or "")
+    federation.step("north")
+    sheet = federation.collect()["north"].answer
+    assert sheet is not None
+    assert sheet.sheet is not None
+    assert sheet.sheet.classes == {"healthy": "12", "ill": "12", "other": "0"}
+    assert verify(LocalFolder(federation.folder("north"))).findings == []
+
+
+def test_a_policy_of_never_declines_and_says_so(federation: Surveyed) -> None:
+    federation.begin(statistics="never")
+    federation.step()
+    federation.ask()
+    federation.step()
+    answer = federation.collect()["north"].answer
+    assert answer is not None
+    assert (answer.agrees, answer.sheet, answer.reason) == (False, None, "the hospital's policy declined")
+    assert "declined: the hospital's policy declined" in report_text([*federation.collect().values()])
+    assert not (federation.site("north") / "division.json").exists()
+
+
+def test_a_second_sheet_of_a_task_is_a_persons_matter(federation: Surveyed) -> None:
+    federation.begin()
+    federation.step()
+    for _ in range(2):
+        federation.ask()
+        federation.step()
+    assert federation.sheet("north").exists()
+    assert not federation.sheet("north", 2).exists()
+    assert "a later survey" not in surveys.describe(federation.site("north"), "surveys/0002")
+    surveys.decide(federation.site("north"), "surveys/0002", "yes", "")
+    surveys.decide(federation.site("south"), "surveys/0002", "no", "")
+    federation.step()
+    found = federation.collect()
+    assert [found[name].answer.agrees for name in SITES if found[name].answer] == [True, False]
+
+
+def test_too_few_images_or_unreadable_folders_make_no_sheet_and_name_no_file(federation: Surveyed) -> None:
+    federation.begin(statistics_minimum_count=20)
+    (federation.root / "data" / "south" / "ill" / "Jane Doe.txt.png").write_bytes(b"no image")
+    federation.step()
+    federation.ask()
+    federation.step()
+    for name in SITES:
+        answer = federation.collect()[name].answer
+        assert answer is not None
+        assert answer.reason == "its images could not be looked through; its own log says why"
+        assert "Doe" not in federation.sheet(name).read_text()
+
+
+def test_false_sheets_are_refused_with_a_sentence_and_stop_nothing(federation: Surveyed) -> None:
+    federation.begin()
+    federation.step()
+    federation.ask()
+    federation.step("south")
+    body, _ = open_signed(federation.sheet("south").read_bytes())
+    for false in (
+        federation.sheet("south").read_bytes(),  # another site's
+        SigningKey(b"\x07" * 32).sign({**body, "site": "north"}),  # by nobody's key
+        SigningKey.at(federation.site("north") / "signing.key").sign({**body, "site": "north"}),  # of another survey
+        b"x" * (2 << 20),  # huge
+        b"",
+    ):
+        write_file(federation.sheet("north"), false)
+        found = federation.collect()
+        assert found["north"].answer is None
+        assert "sheets/0001.json" in (found["north"].trouble or "")
+        assert found["south"].answer is not None
+        assert "| images " in report_text([*found.values()])
+    federation.step("north")  # lives, and leaves what it did not sign
+    assert any("sheets/0001.json" in each.file for each in verify(LocalFolder(federation.folder("north"))).findings)
+
+
+def test_a_false_survey_is_left_alone(federation: Surveyed) -> None:
+    federation.begin()
+    federation.step()
+    federation.ask()
+    survey = (federation.folder("south") / "surveys/0001.json").read_bytes()
+    write_file(federation.folder("north") / "surveys/0001.json", survey)
+    federation.step("north")
+    assert not federation.sheet("north").exists()
+    assert surveys.newest(read_ledger(federation.site("north"))) == 0
+
+
+def test_a_site_that_lost_its_disk_takes_its_answer_back(federation: Surveyed) -> None:
+    federation.begin()
+    federation.step()
+    federation.ask()
+    federation.step()
+    sent = federation.sheet("north").read_bytes()
+    for folder in ("mirror", "surveys"):
+        (federation.site("north") / folder).rename(federation.root / folder)
+    federation.step("north")
+    federation.step("north")
+    assert federation.sheet("north").read_bytes() == sent
+    assert surveys.answer(read_ledger(federation.site("north")), 1) is not None
