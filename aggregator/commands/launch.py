@@ -46,5 +46,5 @@ def _run(daemon: Daemon, work: Path, *, accept_any: bool) -> None:
         say(f"interrupted; go on with the same command (work directory {work})")
         return
     say(f"{outcome.text}; the chosen model is {model}" if model else outcome.text, err=model is None)
-    if outcome.name != "improved" and not accept_any:
+    if outcome.name not in ("improved", "scored") and not accept_any:
         sys.exit(1 if outcome.name == "aborted" else NOT_IMPROVED)

@@ -47,7 +47,9 @@ def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[
     """
     first, last = (_reported(view, number, score) for number in (0, chosen))
     both = sorted(first.keys() & last.keys())
-    if view.configuration.baseline is not None:
+    if not view.configuration.rounds:
+        gain = _scored(last, title)
+    elif view.configuration.baseline is not None:
         gain = gain_text(view.gains, title)
     elif both:
         rose = sum(round(last[site], PLACES) > round(first[site], PLACES) for site in both)
@@ -61,9 +63,17 @@ def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[
     if not last:
         return gain, f"no site reported {title} of the chosen model on its test images"
     worst = min(sorted(last), key=last.__getitem__)
-    since = f", after {first[worst]:.{PLACES}f} before training" if worst in first else ""
+    since = f", after {first[worst]:.{PLACES}f} before training" if worst in first and chosen else ""
     images = images_cell(view.receivers(chosen)[worst], "test")
     return gain, f"it is lowest at {worst}: {last[worst]:.{PLACES}f} over {images} images{since}"
+
+
+def _scored(told: Mapping[str, float], title: str) -> str:
+    """Return what the sites told of a model that nobody trained."""
+    if not told:
+        return f"no site reported {title} on its test images"
+    mean = f"{fmean(told.values()):.{PLACES}f}"
+    return f"on the sites' own test images {title} is {mean} in the mean over {pluralize(len(told), 'site')}"
 
 
 def _reported(view: RunView, aggregate: int, score: str) -> dict[str, float]:
@@ -118,6 +128,8 @@ def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: 
         "before training": [told(first.get(site), "test", score) for site in sites],
         "after": [told(last.get(site), "test", score) for site in sites],
     }
+    if not view.configuration.rounds:
+        columns = {"site": [*sites], title: columns["after"]}
     notes = [WHY_NOT_REPORTED] if any(NOT_REPORTED in column for column in columns.values()) else []
     columns |= _interval(last, sites, score)
     if alone is not None:
