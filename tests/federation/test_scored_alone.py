@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 from threadpoolctl import threadpool_limits
 
+from aggregator.cli import main as aggregator
 from aggregator.model_card import export
-from aggregator.preparation import prepare, remarks
+from aggregator.preparation import prepare, read_run, remarks
 from aggregator.report.text import report_text
 from aggregator.run_view import view_run
 from aggregator.store import RunStore
@@ -111,6 +115,18 @@ def test_validate_says_that_nothing_is_trained(scored: tuple[Setting, Setting]) 
         said = [finding.text for finding in remarks(prepare(setting.aggregator, setting.aggregator / "RUN.yaml"))]
     assert "rounds: 0; sites score the model, and nothing is trained" in said
     assert any(text.startswith("start: sites score the model of earlier, SHA-256 ") for text in said)
+
+
+def test_new_run_writes_one(scored: tuple[Setting, Setting], tmp_path: Path) -> None:
+    trained, _ = scored
+    written = tmp_path / "RUN.yaml"
+    options = ("--rounds", "0", "--start", "trained", "--method", "mean", "--run", "again", "--defaults")
+    asked = ["new-run", "--work", str(trained.aggregator), *options, "--output", str(written)]
+    said = CliRunner().invoke(aggregator, asked)
+    assert said.exit_code == 0, said.output
+    run = read_run(written)
+    check_together(run)
+    assert (run.rounds, run.start and run.start.name, run.support) == (0, "trained", True)
 
 
 @pytest.mark.parametrize(
