@@ -286,7 +286,7 @@ def settings(task: str, preset: str | None) -> dict[str, Any]:
 
 def _over_rounds(rate: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     """Return a learning rate; one along a cosine falls once, in all rounds of the run."""
-    return {**rate, "period": rounds} if rate["shape"] == "cosine" else dict(rate)
+    return {**rate, "period": max(rounds, 1)} if rate["shape"] == "cosine" else dict(rate)
 
 
 def _for_sgd(rate: Mapping[str, Any]) -> dict[str, Any]:

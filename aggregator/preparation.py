@@ -349,7 +349,8 @@ def _remarks(
         told = f"{pluralize(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"
         yield Finding("note", f"held-out set: {told}")
     if run.start is not None:
-        yield Finding("note", f"start: training begins with the model of {run.start.name}, SHA-256 {run.start.sha256}")
+        what = "training begins with" if run.rounds else "sites score"
+        yield Finding("note", f"start: {what} the model of {run.start.name}, SHA-256 {run.start.sha256}")
     if run.trainer is not None:
         who = ", ".join(run.trainer.sites or run.sites)
         again = "after a crash its bytes may differ, and `replay` computes all but the training"
@@ -362,7 +363,11 @@ def _remarks(
     if by_default:
         yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(by_default)}")
     if run.task != EXTERNAL:
-        yield _steps(requirements(run))
+        yield (
+            _steps(requirements(run))
+            if run.rounds
+            else Finding("note", "rounds: 0; sites score the model, and nothing is trained")
+        )
     yield from _about_scoring(run)
     options = learning.method.options
     if getattr(options, "weighted", False):

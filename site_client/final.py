@@ -113,7 +113,7 @@ def arrived_final(work: Path, ledger: Mirror, run: RunConfiguration, offered: Sh
         start=store.start(ledger, run.run),
         personal=store.newest_personal(work, ledger, run.run, before=final.chosen_round + 1),
         chosen_round=final.chosen_round,
-        last=round_configuration(run, run.rounds, site),
+        last=round_configuration(run, max(run.rounds, 1), site),
     )
 
 

@@ -166,8 +166,7 @@ def describe(work: Path, run: str) -> str:
         f"run {run}: {configuration.task} by {configuration.method}, {pluralize(configuration.rounds, 'round')} of "
         f"{pluralize(configuration.epochs, 'local epoch')}, with {', '.join(configuration.sites)}"
         f"{f', {configuration.sites_per_round} of them in each' if configuration.sites_per_round else ''}",
-        f"leaves each round:  {names.SITE_MODEL}, {_size(sharing.tensors.values())}; {', '.join(sends)}",
-        f"comes each round:   {names.GLOBAL_MODEL}, the same tensors",
+        *_crosses(configuration, sharing, sends),
     ]
     if configuration.wire != PLAIN:
         lines.append(f"both travel as:     {configuration.wire}")
@@ -201,6 +200,20 @@ def describe(work: Path, run: str) -> str:
     lines.append("never leaves:       images, labels, names, paths, or which image a number is of")
     lines.append(f"every tensor and every setting: {ref}")
     return "\n".join(lines)
+
+
+def _crosses(run: RunConfiguration, sharing: Sharing, tables: list[str]) -> list[str]:
+    """Return what leaves in each round and what comes, of model and tables."""
+    model, tells = _size(sharing.tensors.values()), ", ".join(tables)
+    if not run.rounds:
+        return [
+            f"leaves once:        {tells}; no model, for nothing is trained: one is scored on this site's images",
+            f"comes once:         {names.GLOBAL_MODEL}, {model}",
+        ]
+    return [
+        f"leaves each round:  {names.SITE_MODEL}, {model}; {tells}",
+        f"comes each round:   {names.GLOBAL_MODEL}, the same tensors",
+    ]
 
 
 def _sends_reliability(run: RunConfiguration) -> bool:
@@ -311,6 +324,8 @@ def _own_images(work: Path, settled: Settled | str, least: int) -> str:
 
 def _steps(required: Requirements, images: int) -> str:
     steps = required.steps(images)
+    if not steps:
+        return "nothing (rounds: 0)"
     few = ", which may be too few to learn from" if required.takes_few_steps(images) else ""
     alone = "; as many again for a model of this site alone, so about twice the time" if required.trains_alone else ""
     return f"about {pluralize(steps, 'step')} in the whole run, of {required.batch_size} views each{few}{alone}"

@@ -185,8 +185,8 @@ def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon],
         tables=tables,
         verdicts=verdicts,
         finals={name: _final(home, run, name, site, computing) for name, site in sites.items()},
-        sent_bytes=round(sum(sent) / len(sent)),
-        received_bytes=round(sum(received) / len(received)),
+        sent_bytes=round(sum(sent) / max(len(sent), 1)),
+        received_bytes=round(sum(received) / max(len(received), 1)),
     )
 
 

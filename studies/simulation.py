@@ -401,7 +401,7 @@ def answer_of(
 
 def _exchanged(run: RunConfiguration, store: RunStore, sites: Mapping[str, Site]) -> tuple[int, int]:
     """Bytes of tensor files from one site, and to it, in the last training round."""
-    if open_method(run.method, run.method_options).reference:
+    if open_method(run.method, run.method_options).reference or not run.rounds:
         return 0, 0
     trained = min(store.round_no, run.rounds)
     name = store.participants(trained)[0]
@@ -512,7 +512,7 @@ def _final(store: RunStore, run: RunConfiguration, site: Site, name: str, chosen
     def network() -> torch.nn.Module:
         return trainer.final_network(
             site.dataset,
-            round_configuration(run, run.rounds, name),
+            round_configuration(run, max(run.rounds, 1), name),
             received=store.aggregate_for(chosen, name),
             state={group: store.settled_path(chosen + 1, group) for group in listed.with_final},
             start=store.start if listed.start else None,

@@ -90,6 +90,7 @@ def test_the_card_says_what_is_known_and_null_for_the_rest(played: Played, card:
         "validation": None,
         "test": None,
         "software": None,
+        "gain": None,
     }
     assert card["images"] == {"train": 12, "validation": 10, "test": None}
     assert card["run"]["rounds"] == {"planned": 1, "trained": 1, "in_the_model": 1}

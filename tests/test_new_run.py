@@ -336,7 +336,7 @@ def test_a_name_that_was_used_is_refused(prepared: Path, tmp_path: Path) -> None
         assert result.exit_code == 2
         kept = store.home / "run.yaml"
         assert result.output == (
-            "run used-1 was begun with another configuration (seed, tolerance_score, task_options and 3 more), "
+            "run used-1 was begun with another configuration (seed, tolerance_score, task_options and 4 more), "
             f"which is in {kept}: give the new run a new name, or go on with this one as it was begun: "
             f"`dropfed-aggregator launch {kept} --work {prepared}`\n"
         )

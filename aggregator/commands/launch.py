@@ -3,9 +3,9 @@
 Of several runs each begins when the one before it has ended, whatever that came to; one that cannot begin holds up
 none.
 
-Exits with 0 if the model improved, with 1 if the run was aborted, with 2 if it cannot begin, and with 3 if it ended in
-any other way; with several, with the greatest of these. Ctrl-C or TERM ends it cleanly before that, with 0: the same
-command goes on.
+Exits with 0 if the model improved, or was only to be scored and was; with 1 if the run was aborted, with 2 if it cannot
+begin, and with 3 if it ended in any other way; with several, with the greatest of these. Ctrl-C or TERM ends it cleanly
+before that, with 0: the same command goes on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def command(run_yaml: tuple[Path, ...], work: Path, accept_any: bool) -> None:
             if outcome is None:
                 say(f"interrupted; go on with the same command (work directory {work})")
                 return
-            if outcome.name != "improved" and not accept_any:
+            if outcome.name not in ("improved", "scored") and not accept_any:
                 codes.append(ABORTED if outcome.name == "aborted" else NOT_IMPROVED)
         sys.exit(max(codes))
 

@@ -11,6 +11,7 @@ from aggregator.run_view import Part, RunView
 from shared.learning.gain import PLACES, gain_text
 from shared.plurals import pluralize
 
+CHOSEN_INTERVAL = "chosen model, 95 % interval"
 OTHER_CLASSES = Missing("other classes")
 WHY_NOT_REPORTED = (
     "Not reported: the site has too few such images for a score to leave it (minimum_count in its policy), or the "
@@ -47,7 +48,9 @@ def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[
     """
     first, last = (_reported(view, number, score) for number in (0, chosen))
     both = sorted(first.keys() & last.keys())
-    if view.configuration.baseline is not None:
+    if not view.configuration.rounds:
+        gain = _scored(last, title)
+    elif view.configuration.baseline is not None:
         gain = gain_text(view.gains, title)
     elif both:
         rose = sum(round(last[site], PLACES) > round(first[site], PLACES) for site in both)
@@ -61,9 +64,17 @@ def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[
     if not last:
         return gain, f"no site reported {title} of the chosen model on its test images"
     worst = min(sorted(last), key=last.__getitem__)
-    since = f", after {first[worst]:.{PLACES}f} before training" if worst in first else ""
+    since = f", after {first[worst]:.{PLACES}f} before training" if worst in first and chosen else ""
     images = images_cell(view.receivers(chosen)[worst], "test")
     return gain, f"it is lowest at {worst}: {last[worst]:.{PLACES}f} over {images} images{since}"
+
+
+def _scored(told: Mapping[str, float], title: str) -> str:
+    """Return what the sites told of a model that nobody trained."""
+    if not told:
+        return f"no site reported {title} on its test images"
+    mean = f"{fmean(told.values()):.{PLACES}f}"
+    return f"on the sites' own test images {title} is {mean} in the mean over {pluralize(len(told), 'site')}"
 
 
 def _reported(view: RunView, aggregate: int, score: str) -> dict[str, float]:
@@ -97,8 +108,7 @@ def gained(view: RunView, score: str, title: str) -> Table | None:
         notes.append(
             f"{WHY_NOT_REPORTED}; or it was not there in the first round, with which the model trained alone begins"
         )
-    columns |= _interval(last, sites, score)
-    columns["test images"] = [images_cell(last.get(site), "test") for site in sites]
+    columns |= _support(last, sites, score)
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     caption = f"What each hospital gains: {title} on its own test images"
     return Table("gain", caption, tuple(columns), rows, tuple(notes))
@@ -118,17 +128,21 @@ def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: 
         "before training": [told(first.get(site), "test", score) for site in sites],
         "after": [told(last.get(site), "test", score) for site in sites],
     }
+    if not view.configuration.rounds:
+        columns = {"site": [*sites], title: columns["after"]}
     notes = [WHY_NOT_REPORTED] if any(NOT_REPORTED in column for column in columns.values()) else []
-    columns |= _interval(last, sites, score)
     if alone is not None:
         columns[f"{alone.site} alone"] = [alone.at(site) for site in sites]
         notes.append(f"{alone.site} alone: a model trained in as many rounds ({alone.rounds}) on its images only")
-    columns["test images"] = [images_cell(last.get(site), "test") for site in sites]
+    columns |= _support(last, sites, score)
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     return Table("before-after", f"{title} on each site's own test images", tuple(columns), rows, tuple(notes))
 
 
-def _interval(last: Mapping[str, Part], sites: Sequence[str], score: str) -> dict[str, list[Cell]]:
-    """Return the column of intervals around what the sites told in the end, where some told how sure that is."""
+def _support(last: Mapping[str, Part], sites: Sequence[str], score: str) -> dict[str, list[Cell]]:
+    """Return the columns of what the chosen model's scores are over: their intervals, where some site tells how sure
+    its score is, and the images.
+    """
     cells = [interval_text(last[site].test if site in last else None, score) for site in sites]
-    return {"95 % interval": cells} if any(isinstance(cell, str) for cell in cells) else {}
+    intervals = {CHOSEN_INTERVAL: cells} if any(isinstance(cell, str) for cell in cells) else {}
+    return intervals | {"test images": [images_cell(last.get(site), "test") for site in sites]}

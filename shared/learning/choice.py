@@ -139,7 +139,9 @@ def choose(
         for round_no, of_sites in verdicts.items()
     }
     chosen = best_of(kept, {} if in_turn else means)
-    if not verdicts:
+    if not run.rounds:
+        reason = "the run trains nothing: its sites score the model that it began with"
+    elif not verdicts:
         reason = "no site took part: this is the model that the run began with"
     elif not any(took_part.values()):
         reason = "no answer was accepted: this is the model that the run began with"

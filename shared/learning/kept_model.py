@@ -72,7 +72,7 @@ class KeptCard(Record):
     method: Name
     method_options: dict[str, Any]
     privacy: Privacy | None = None
-    rounds: Annotated[Count, Field(ge=1)]
+    rounds: Count
     classes: list[str]
     chosen_round: Count | None
     personal_round: Count | None

@@ -8,6 +8,7 @@ An outcome is one of
     cannot be told            answers did, but no site reported a score of both models
     stopped                   the run ended before its last round, and not by its own ``stop_after``; the sentence says
                               what it came to by then
+    scored                    the run trains nothing (``rounds: 0``): its sites have scored the model that it began with
     aborted                   the run never started
 
 Two models are compared over the sites that reported a score of both: a mean over other sites is another number. A rise
@@ -38,7 +39,13 @@ from shared.learning.gain import Gain, gain_text, gains
 from shared.plurals import pluralize
 
 OutcomeName = Literal[
-    "improved", "no better than before training", "nothing was accepted", "cannot be told", "stopped", "aborted"
+    "improved",
+    "no better than before training",
+    "nothing was accepted",
+    "cannot be told",
+    "stopped",
+    "scored",
+    "aborted",
 ]
 Standstill = Literal["no model accepted", "no progress"]
 
@@ -85,7 +92,7 @@ def outcome_of(
         return Outcome("aborted", f"aborted: {aborted}", has_improved=False)
     if card is None:
         return None
-    learnt = _learnt(card, scores)
+    learnt = _learnt(card, scores) if run.rounds else _scored(card, scores)
     if run.baseline is not None:
         learnt = replace(learnt, text=f"{learnt.text}; {gain_text(gained, card.score_name)}")
     opened = max(map(int, card.took_part), default=0)
@@ -116,6 +123,17 @@ def outcome_by_tables(
     tables = read_tables(sorted(map(int, card.took_part)) if needs_all else (1, card.chosen_round + 1))
     scores = reported_scores(received_rows(tables, "validation"), card.score_name)
     return outcome_of(run, card, aborted, scores, gains(tables, card.chosen_round, card.score_name))
+
+
+def _scored(card: FinalCard, scores: Scores) -> Outcome:
+    """Return what the sites told of a model that was not trained."""
+    told, name = scores.get(0, {}), "scored"
+    if not told:
+        why = f"no site reported a validation {card.score_name} (too few images?)"
+        return Outcome("scored", f"{name}, and {why}", None)
+    mean = fmean(told.values())
+    text = f"{name}: mean validation {card.score_name} {mean:.{_PLACES}f} over {pluralize(len(told), 'site')}"
+    return Outcome("scored", f"{text}; nothing was trained", None, mean, mean, len(told))
 
 
 def _learnt(card: FinalCard, scores: Scores) -> Outcome:

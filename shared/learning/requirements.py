@@ -73,7 +73,7 @@ class Requirements:
 
     def takes_few_steps(self, inputs: int) -> bool:
         """Return whether training there is hardly long enough to teach anything."""
-        return self.steps(inputs) < _FEW_STEPS
+        return 0 < self.steps(inputs) < _FEW_STEPS
 
     def rows(self, trained: int, validated: int) -> dict[SplitName, int]:
         """How many rows of numbers leave over each set with the answers to so many rounds; θ and each of a method's

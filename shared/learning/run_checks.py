@@ -10,6 +10,7 @@ from shared.learning.methods.contract import Method
 from shared.learning.outside import objections as objections_to_programs
 from shared.learning.privacy import objections
 from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import Task
 from shared.learning.tasks.terms import Options
 from shared.plurals import pluralize
 
@@ -35,6 +36,7 @@ def check_together(run: RunConfiguration) -> None:
         why = "compares aggregates over the same sites, and not all are asked in each round"
         problems.append(f"stop_after: {why}: leave it out")
     problems += _against_baseline(run, method)
+    problems += [] if run.rounds else _against_scoring_alone(run, task, method)
     if method.needs_sgd and options.optimizer != "sgd":
         why = "computes with step sizes, which SGD alone has"
         problems.append(f"task_options: {run.method} {why}: set `optimizer: sgd`")
@@ -82,6 +84,28 @@ def _against_baseline(run: RunConfiguration, method: Method) -> list[str]:
     if run.trainer is not None:
         problems.append("baseline: dropfed cannot train what a program trains; leave out baseline, or trainer")
     return problems
+
+
+def _against_scoring_alone(run: RunConfiguration, task: Task, method: Method) -> list[str]:
+    """Return why sites cannot score a model that nobody trains, a sentence each."""
+    problems = []
+    if run.start is None:
+        problems.append("rounds: 0 trains nothing, and scores the model that start names; name one, or set rounds")
+    if (stays := _stays_somewhere(method)) or task.head_is_local:
+        whose = f"with {run.method}" if stays else f"in {run.task}"
+        problems.append(f"rounds: 0 scores a whole model, and {whose} part of it stays at the sites; set rounds")
+    trained = {"baseline": run.baseline, "privacy": run.privacy, "stop_after": run.stop_after, "trainer": run.trainer}
+    problems += [
+        f"{key}: rounds: 0 trains nothing; leave it out" for key, value in trained.items() if value is not None
+    ]
+    if method.options.fine_tuning_epochs:
+        problems.append("method_options: rounds: 0 trains nothing; set fine_tuning_epochs to 0")
+    return problems
+
+
+def _stays_somewhere(method: Method) -> bool:
+    """Return whether the method keeps part of the network at each site."""
+    return any(getattr(type(method), hook) is not getattr(Method, hook) for hook in ("stays", "personal"))
 
 
 def _no_federation(run: RunConfiguration) -> str:

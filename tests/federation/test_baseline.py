@@ -29,7 +29,7 @@ from site_client.train import Files
 from studies.simulation import open_sites, run_rounds
 from tests.audit.replaying import not_same, replayed
 from tests.federation.in_turns import as_before, in_turns
-from tests.federation.running import WAIT_S, Federation, Setting, make_data, run_configuration
+from tests.federation.running import WAIT_S, Federation, Setting, make_data, run_configuration, staging_run
 
 ROUNDS = 2
 ALL_ROUNDS = range(1, ROUNDS + 2)
@@ -75,6 +75,32 @@ def test_what_is_told_is_what_a_site_alone_comes_to(ended: Setting, tmp_path: Pa
             due = {row.split: known(row) for row in played.tables[round_no][site] if row.epoch == 0}
             assert told.keys() == {"validation", "test"} and told == due
             assert all(row.epoch == 0 for row in alone_rows(table_of(ended, site, round_no)))
+
+
+@pytest.mark.parametrize(
+    "run, common",
+    [
+        (staging_run(), {"objective": "evidential"}),
+        (
+            run_configuration(method="fedprox", rounds=2, method_options={"keep_optimizer": True}, tolerance=None),
+            {"keep_optimizer": True},
+        ),
+    ],
+    ids=["a head of its own", "momenta of its own"],
+)
+def test_what_stays_at_a_site_and_an_optimizer_s_memory_are_its_own(
+    run: RunConfiguration, common: dict[str, object], tmp_path: Path
+) -> None:
+    run = run.model_copy(update={"tolerance": None, "baseline": "local"})
+    make_data(run, tmp_path / "data", 12)
+    data = {site: tmp_path / "data" / site for site in run.sites}
+    alone = run.model_copy(update={"method": "single_site", "method_options": common, "baseline": None})
+    beside, by_itself = run_rounds(run, data, tmp_path / "beside"), run_rounds(alone, data, tmp_path / "alone")
+    for round_no in range(2, run.rounds + 2):
+        for site in run.sites:
+            told = {row.over: row.scores for row in alone_rows(beside.tables[round_no][site])}
+            due = {row.split: row.scores for row in by_itself.tables[round_no][site] if row.epoch == 0}
+            assert told == due and told
 
 
 def test_only_scores_leave_and_the_folder_verifies_and_replays(ended: Setting) -> None:

@@ -310,16 +310,18 @@ class Site:
 
 
 def numbers(images: Sequence[tuple[object, int]], kept_back: frozenset[str]) -> Iterator[Vector]:
-    """The weights of images in what a row tells: in scores over all of them, in each recall, in means over classes, and
-    in what a model that answers one class for all images, as sure of each as its maker likes, tells of right and wrong.
+    """The weights of images in what a row tells: in scores over all of them, in each class's recall and count, in means
+    over classes, and in what a model that answers one class for all images, as sure of each as its maker likes, tells
+    of right and wrong.
     """
     yield {image: 1 for image, _ in images}
     of_class: Mapping[int, list[object]] = defaultdict(list)
     for image, grade in images:
         of_class[grade].append(image)
     for grade, members in of_class.items():
-        if f"accuracy_of_{grade}" not in kept_back:
-            yield dict.fromkeys(members, 1)
+        for name in (f"accuracy_of_{grade}", f"images_of_{grade}"):
+            if name not in kept_back:
+                yield dict.fromkeys(members, 1)
     if not MEANS_OVER_CLASSES & kept_back:
         yield {image: Fraction(1, len(members)) for members in of_class.values() for image in members}
     for grade, members in of_class.items():

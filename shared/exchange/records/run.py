@@ -230,7 +230,9 @@ class RunConfiguration(Payload):
     task: Name
     method: Name
     sites: Annotated[list[Name], Field(min_length=1, max_length=1000)]
-    rounds: Annotated[int, Field(ge=1, le=MAX_ROUND - 1)]
+    rounds: Annotated[
+        int, Field(ge=0, le=MAX_ROUND - 1, description="of training; 0: the model that start names is scored alone")
+    ]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     epochs: Annotated[int, Field(ge=1, le=1000, description="local epochs per round")] = 1
     batch_size: Annotated[int, Field(ge=2, le=4096)] = 8

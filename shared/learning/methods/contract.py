@@ -281,7 +281,8 @@ class Method(terms.Terms):
         if self.options.objective == "focal":
             return Focal()
         steps = self.options.anneal_steps
-        kl_weight = 0.0 if steps else annealing(round_no - 1, self.options.anneal_rounds or rounds)
+        # A run that trains nothing is read as by its first round.
+        kl_weight = 0.0 if steps else annealing(max(round_no, 1) - 1, self.options.anneal_rounds or max(rounds, 1))
         return Evidential(self.options.temperature, kl_weight, steps, tempered=self.options.tempered)
 
     def answer(self, local: Local, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
