@@ -24,6 +24,7 @@ from shared.exchange.names import MessageRef
 from shared.exchange.order import Ending
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
 from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.surveys import Answer
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import now_text
 from shared.exchange.records.verdicts import FinalCard, Verdict
@@ -157,6 +158,11 @@ def _site(reading: Reading, audit: Audit) -> Document:
         "site": federation.site,
         "key": federation.site_key,
         "later_keys": [{"key": each.key, "since": each.created} for each in reading.site.handovers],
+        "sheets": [
+            {"path": path, "created": record.created, "agrees": record.agrees}
+            for path, record in reading.surveys.items()
+            if isinstance(record, Answer)
+        ],
         "joined": federation.created,
         "software": card.software if card else None,
         "heartbeat": reading.status.model_dump(include={"time", "phase", "run", "round", "trouble"})

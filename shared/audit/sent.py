@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from shared.audit.reading import UNKNOWN, HiddenError, Reading
@@ -73,7 +73,10 @@ def sent(reading: Reading) -> list[Sent]:
         found += [(handover.after.seq, each) for each in _record(reading, path, handover.created)]
     for path, record in reading.surveys.items():
         if isinstance(record, Answer):
-            found += [(record.own_head.seq, each) for each in _record(reading, path, record.created)]
+            answers = names.survey_path(record.number)
+            found += [
+                (record.own_head.seq, replace(each, answers=answers)) for each in _record(reading, path, record.created)
+            ]
     return [
         *_record(reading, names.SITE_CARD, card.created if card else UNKNOWN),
         *(each for _, each in sorted(found, key=lambda each: each[0])),

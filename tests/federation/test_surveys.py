@@ -74,6 +74,9 @@ def test_a_folder_with_a_survey_holds(surveyed: Federation) -> None:
     assert "holds" in told(audit, "verify", folder)
     assert "surveys/0001.json" in told(audit, "timeline", folder)
     assert "sheets/0001.json" in told(audit, "sent", "north", folder)
+    page = surveyed.root / "page.html"
+    told(audit, "report", folder, "--html", str(page))
+    assert "<code>sheets/0001.json</code>" in page.read_text()
     assert "sheets/0001.json" in told(site, "sent", "--work", str(surveyed.site("north")))
 
 
