@@ -1,6 +1,6 @@
 """How much a score over a site's images would vary with other images of the same kind: its standard error.
 
-Patients are drawn with replacement, each with all images, as many as there are, again and again; the standard deviation
+Patients are drawn with replacement, each with all images, as many as there are, a hundred times; the standard deviation
 of the score over these draws is told (Efron 1979, Bootstrap methods: another look at the jackknife; Davison and Hinkley
 1997, section 3.8, for whole clusters). A percentile of the draws would tell more of single images, where they are few.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from shared.learning.tasks.contract import Scoring
 from shared.service import alive
 
-DRAWS = 200
+DRAWS = 100
 
 
 @dataclass(frozen=True)
