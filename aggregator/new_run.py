@@ -17,7 +17,7 @@ from aggregator.store import runs_in
 from aggregator.warm_start import earlier_run, start_of
 from shared.doors import yaml_text
 from shared.errors import ConfigurationError
-from shared.exchange.reading import KEPT_BYTES, dump_values, parse_yaml
+from shared.exchange.reading import KEPT_BYTES, check_record, dump_values, parse_yaml
 from shared.exchange.records.run import RunConfiguration
 from shared.learning import plugins
 from shared.learning.methods import file_of, method_names, open_method, usual_options
@@ -118,7 +118,7 @@ def _general(task: str) -> str:
     """
     found, text = task_named(task), template(_ANY_IMAGES)
     said = yaml_text.parse(text.encode(), KEPT_BYTES)
-    run = RunConfiguration.model_validate(said | {"task": task, "task_options": {}, "augmentation": {}})
+    run = check_record(said | {"task": task, "task_options": {}, "augmentation": {}}, RunConfiguration, "new run")
     usual = as_of_now(run)
     options = found.options(usual.task_options).model_dump(mode="json")
     wanted = said | {

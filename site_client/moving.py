@@ -229,7 +229,7 @@ class Mover:
                     continue
                 raise RejectedError(path, "is named by its manifest but is not there") from None
             if sha256 != entry.sha256:
-                raise RejectedError(path, "is not what its manifest says")
+                raise RejectedError(path, "is not the file its manifest names (SHA-256 differs)")
         self._here.create(message.ref.manifest, manifest)
         logger.info("brought %s from the server", message.ref.path)
 

@@ -219,7 +219,7 @@ def _score(column: str, cell: str, lowest: float, highest: float) -> float | Non
     value = _number(cell)
     if value is not None and not lowest - _ROUNDING <= value <= highest + _ROUNDING:
         raise Refusal(f"{column} is {cell}, which is not in its range")
-    if value is not None and _COUNTS.fullmatch(column) and value != int(value):
+    if value is not None and _COUNTS.fullmatch(column) and not value.is_integer():
         raise Refusal(f"{column} is {cell}, which is no number of images")
     return value
 

@@ -6,6 +6,7 @@ No text of a file is in it: classes are called as the survey calls them, and mak
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -52,7 +53,8 @@ def _share(text: str) -> str:
 
 def figure_text(value: float) -> str:
     """Return a number with two significant digits, as it may leave a site."""
-    return repr(float(f"{value:.2g}"))
+    places = 1 - math.floor(math.log10(abs(value))) if value else 0
+    return repr(1.0 * round(value, places))
 
 
 RoundedCount = Annotated[CountText, AfterValidator(_two_digits)]
