@@ -193,7 +193,7 @@ def test_the_folder_goes_with_the_result_or_stays_where_it_was_wanted(home: Path
     ("changes", "sites", "told"),
     [
         ({"method": "centralised"}, None, "^method: centralised is a reference for comparisons on one machine"),
-        ({"rounds": 0}, None, "^run: rounds: must be 1 or more"),
+        ({"rounds": 0}, None, "^rounds: 0 trains nothing"),
         ({"trainer": {"name": "own"}}, None, "^trainer: a simulation trains by PyTorch; leave it out"),
         ({"colour": "red"}, None, "^run: colour: is not a known key"),
         ({"task": "teeth"}, None, "^task: there is no 'teeth'"),
