@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from pathlib import Path
 
 from shared import service
@@ -24,7 +25,7 @@ from site_client.sheet import make_sheet
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY = 5  # of the daemon's looks: nobody waits for a survey, and each look at surveys may be a request
+LONGEST_PAUSES = 20  # of the daemon's looks, between two for a survey: nobody waits for one, and each is a request
 CANNOT = "its images could not be looked through; its own log says why"
 
 
@@ -52,20 +53,27 @@ class SurveyWork:
         self._ledger = ledger
         self._key = key
         self._stop = stop
-        self._looks = 0
+        self._looked_at = float("-inf")
         self._taken_places: set[int] = set()  # of answers, where something else lies
         self._told: set[str] = set()  # what was wrong, once each
 
     def work(self) -> bool:
         """Do what can be done now; return whether anything was done."""
-        self._looks += 1
-        has_noticed = self._looks % LOOK_EVERY == 1 and self._notice()
+        has_noticed = self._is_time() and self._notice()
         if not (number := surveys.newest(self._ledger)):
             return False
         if surveys.answer(self._ledger, number) is None and not self._answer(number):
             return has_noticed
         self.waits_for_people = False
         return self._publish(number) or has_noticed
+
+    def _is_time(self) -> bool:
+        """Return whether to look for a survey now."""
+        now = time.monotonic()
+        if now - self._looked_at < LONGEST_PAUSES * self._configuration.poll_seconds:
+            return False
+        self._looked_at = now
+        return True
 
     def _notice(self) -> bool:
         """Take the next survey, if it is there and holds."""
