@@ -6,7 +6,6 @@ A survey is no message of a run: it answers nothing, blocks nothing, and a false
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from pathlib import Path
@@ -26,7 +25,7 @@ from site_client.sheet import make_sheet
 
 logger = logging.getLogger(__name__)
 
-LOOKS_APART = 10  # of the daemon's longest pauses: nobody waits for a survey, and each look may be a request
+LONGEST_PAUSES = 20  # of the daemon's looks, between two for a survey: nobody waits for one, and each is a request
 CANNOT = "its images could not be looked through; its own log says why"
 
 
@@ -54,13 +53,13 @@ class SurveyWork:
         self._ledger = ledger
         self._key = key
         self._stop = stop
-        self._looks_at_s = -math.inf
+        self._looked_at = float("-inf")
         self._taken_places: set[int] = set()  # of answers, where something else lies
         self._told: set[str] = set()  # what was wrong, once each
 
     def work(self) -> bool:
         """Do what can be done now; return whether anything was done."""
-        has_noticed = self._is_due() and self._notice()
+        has_noticed = self._is_time() and self._notice()
         if not (number := surveys.newest(self._ledger)):
             return False
         if surveys.answer(self._ledger, number) is None and not self._answer(number):
@@ -68,10 +67,12 @@ class SurveyWork:
         self.waits_for_people = False
         return self._publish(number) or has_noticed
 
-    def _is_due(self) -> bool:
-        if (now_s := time.monotonic()) < self._looks_at_s:
+    def _is_time(self) -> bool:
+        """Return whether to look for a survey now."""
+        now = time.monotonic()
+        if now - self._looked_at < LONGEST_PAUSES * self._configuration.poll_seconds:
             return False
-        self._looks_at_s = now_s + LOOKS_APART * self._configuration.poll_seconds
+        self._looked_at = now
         return True
 
     def _notice(self) -> bool:
