@@ -18,7 +18,7 @@ from aggregator.warm_start import earlier_run, start_of
 from shared.doors import yaml_text
 from shared.errors import ConfigurationError
 from shared.exchange.reading import KEPT_BYTES, check_record, dump_values, parse_yaml
-from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.run import RunConfiguration, Start
 from shared.learning import plugins
 from shared.learning.methods import file_of, method_names, open_method, usual_options
 from shared.learning.methods.terms import MethodOptions
@@ -207,6 +207,8 @@ def run_of(work: Path, configuration: AggregatorConfiguration, answers: Answers)
     """
     content = filled_in(answers).encode()
     run = parse_yaml(content, RunConfiguration, "new run")
+    if answers.start is not None:  # its hash is taken once nothing else is wrong
+        run = run.model_copy(update={"start": Start(name=answers.start.name, sha256="0" * 64)})
     problems = run_problems(run, configuration, work, "new run")
     if answers.start is not None and not problems:
         start = start_of(work, run, answers.start.name)
