@@ -66,7 +66,10 @@ from shared.learning.tolerance import HeldOutSet, score_name
 from shared.plurals import pluralize
 from shared.sizes import size_text
 
-_WRITTEN_OUT = {"task_options", "method_options", "augmentation", "split", "tolerance_score", "scores", "plugins"}
+_WRITTEN_OUT = {
+    *("task_options", "method_options", "augmentation", "split"),
+    *("tolerance_score", "scores", "plugins", "support"),
+}
 """What a run says that is written out in full before it is offered."""
 _ANY_CLASSES = 2  # of a network that is only built to see whether it can be
 _SMALL = 20  # training images of a small site

@@ -254,7 +254,7 @@ def finish(home: Path, cell: Cell, rows: list[dict[str, Any]]) -> None:
     folder = folder_of(home, cell)
     folder.mkdir(parents=True, exist_ok=True)
     cost = {"bytes_to_site": 10, "bytes_from_site": 10, "answers": 2, "seconds": 1.0}
-    result = {"configuration": cell.digest, "rows": rows, "cost": cost, "weights": {}}
+    result = {"configuration": cell.digest, "rows": rows, "cost": cost, "weights": {}, "thetas": {}}
     (folder / "result.json").write_text(json.dumps(result))
 
 

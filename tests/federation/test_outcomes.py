@@ -94,7 +94,9 @@ def test_a_run_whose_model_improved_ends_with_0(federation: Federation) -> None:
     assert line.endswith("/runs/improved/final/model.safetensors")
     assert_said_first(ran, line)
     table = [line for line in ran.says("report", "improved") if line.startswith("| ")][:3]
-    assert [cell.strip() for cell in table[0].split("|")[1:-1]] == ["site", "before training", "after"]
+    assert [cell.strip() for cell in table[0].split("|")[1:-1]] == [
+        *("site", "before training", "after", "chosen model, 95 % interval", "test images"),
+    ]
     for row in table[1:]:
         before, after = (float(cell) for cell in row.split("|")[2:4])
         assert 0 <= before < after <= 1

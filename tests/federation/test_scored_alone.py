@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from aggregator.cli import main as aggregator
 from aggregator.model_card import export
-from aggregator.preparation import prepare, read_run, remarks
+from aggregator.preparation import prepare, read_run
 from aggregator.report.text import report_text
 from aggregator.run_view import view_run
 from aggregator.store import RunStore
@@ -112,7 +112,7 @@ def test_the_site_has_the_model_ready_for_use(scored: tuple[Setting, Setting]) -
 def test_validate_says_that_nothing_is_trained(scored: tuple[Setting, Setting]) -> None:
     _, setting = scored
     with as_before():
-        said = [finding.text for finding in remarks(prepare(setting.aggregator, setting.aggregator / "RUN.yaml"))]
+        said = [finding.text for finding in prepare(setting.aggregator, setting.aggregator / "RUN.yaml").begun.remarks]
     assert "rounds: 0; sites score the model, and nothing is trained" in said
     assert any(text.startswith("start: sites score the model of earlier, SHA-256 ") for text in said)
 

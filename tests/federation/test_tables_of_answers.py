@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.model_work import Here
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.tables import MetricsRow, write_metrics
+from shared.learning.aggregation import Aggregation
 from shared.learning.choice import received_rows
+from shared.learning.methods import open_method
+from shared.learning.methods.contract import Groups
+from shared.learning.round_engine import RoundEngine
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played, daemon_of
 from tests.staged import HeldOut
@@ -44,7 +49,9 @@ def test_an_answer_with_a_table_of_something_else_is_omitted_with_the_reason(
     run.send("round", 1, run.to_site(1), "consent")
     run.send("update", 1, run.from_site(1, trains=True) | {names.METRICS: write_metrics([row])}, "round")
     daemon = daemon_of(run, store)
-    daemon._heldout = HeldOut()  # which is not asked
+    method = open_method("mean", {})
+    engine = RoundEngine(store, method, Aggregation(store, method, Groups()))
+    daemon._work = Here(engine, HeldOut())  # which is not asked
     scored = daemon._check("north", 1)
     assert reason in scored.reason
     assert (scored.score, scored.theta, scored.epsilon) == (None, None, None)

@@ -136,7 +136,7 @@ def test_a_card_that_says_something_else_is_refused(changes: dict[str, Any], sai
     [
         ({}, None),
         ({"classes": ["one"]}, "its card names 1 classes, and the model has 2"),
-        ({"rounds": 0}, r"card\.yaml: rounds: must be 1 or more"),
+        ({"rounds": -1}, r"card\.yaml: rounds: must be 0 or more"),
         ({"theta": float("nan")}, r"card\.yaml: theta: "),
         ({"method": "feduaa", "classes": ["a", "b", "c"]}, "its card names 3 classes, and the model has 2"),
     ],
