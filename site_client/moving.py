@@ -131,7 +131,7 @@ class Mover:
             if path not in self._moved:
                 self._server.create(path, self._read(path))
                 self._note(path)
-        for ref, manifest in self._own_messages():
+        for ref, manifest in self._messages_here(from_site=True):
             self._send_message(ref, manifest)
         if (status := self._read_if_there(names.STATUS)) is not None and digest_of(status) != self._status:
             self._server.overwrite(names.STATUS, status)
@@ -143,12 +143,12 @@ class Mover:
         card = [names.SITE_CARD] if self._read_if_there(names.SITE_CARD) is not None else []
         return [*card, *_lasting_records(self._here, names.KEYS), *_lasting_records(self._here, names.SHEETS)]
 
-    def _own_messages(self) -> list[tuple[MessageRef, Manifest]]:
-        """Return where the daemon's messages lie, in the order in which it signed them."""
+    def _messages_here(self, *, from_site: bool) -> list[tuple[MessageRef, Manifest]]:
+        """Return where the daemon's messages lie, or the aggregator's, in the order in which they were signed."""
         found = []
         for run in _runs(self._here):
             for ref in _places(self._here, run):
-                if ref.is_from_site and (content := self._read_if_there(ref.manifest)) is not None:
+                if ref.is_from_site == from_site and (content := self._read_if_there(ref.manifest)) is not None:
                     body, _ = open_signed(content)
                     found.append((ref, check_record(body, Manifest, ref.manifest)))
         return sorted(found, key=lambda each: each[1].seq)
@@ -182,8 +182,10 @@ class Mover:
             if self._read_if_there(path) is None and (content := _read_if_there(self._server, path)) is not None:
                 self._here.create(path, content)
                 found = True
-        for message, manifest in self._new_messages():
-            found |= self._is_fetched(message, manifest)
+        seq = max((manifest.seq for _, manifest in self._messages_here(from_site=False)), default=0)
+        for message, manifest in self._new_messages():  # none without the one before it, which a torn read may lack
+            if message.manifest.seq == seq + 1 and self._is_fetched(message, manifest):
+                seq, found = seq + 1, True
         return found
 
     def _new_messages(self) -> list[tuple[Message, bytes]]:
@@ -211,7 +213,7 @@ class Mover:
         return True
 
     def _leave_there(self, ref: MessageRef, error: RejectedError) -> None:
-        """Say once that a message stays where it is, for it is not what it should be; others come all the same."""
+        """Say once that a message stays where it is, for it is not what it should be; what follows it waits."""
         if str(error) not in self._told:
             self._told.add(str(error))
             logger.warning("%s is left on the server: %s", ref.path, error)
