@@ -300,12 +300,12 @@ def _scaled(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.f
     return result
 
 
-def _overlay(grey: NDArray[np.float32], classes: NDArray[np.intp], number: int) -> NDArray[np.float64]:
-    """(H, W, 3) in [0, 1]: an image with its classes, 0 to ``number`` - 1, in colours; class 0 stays grey."""
+def _overlay(image: NDArray[np.float32], classes: NDArray[np.intp], number: int) -> NDArray[np.float64]:
+    """(H, W, 3) in [0, 1]: an image with its classes, 0 to ``number`` - 1, in colours; class 0 stays as it is."""
     hues = [colorsys.hsv_to_rgb((index - 1) / (number - 1), 1, 1) for index in range(1, number)]
     coloured = np.array([(0, 0, 0), *hues])[classes]  # (H, W, 3)
     share = _COLOUR * (classes > 0)[..., None]
-    result: NDArray[np.float64] = grey[..., None] * (1 - share) + coloured * share
+    result: NDArray[np.float64] = np.atleast_3d(image) * (1 - share) + coloured * share
     return result
 
 

@@ -107,11 +107,11 @@ def crop(
     """Return one part of an image and its mask, decided by the seed alone.
 
     Args:
-        image: (H, W).
+        image: (H, W), or (H, W, 3) in colour.
         mask: (H, W) classes, 0 the background.
 
     Returns:
-        (min(H, size), min(W, size)) of both.
+        (min(H, size), min(W, size)) of both, and all channels.
     """
     draw = np.random.default_rng(seed_for(seed, "crop"))
     least = np.minimum(mask.shape, crops.size)
@@ -132,24 +132,24 @@ def augment(
     """Return one augmented copy of an image and its mask, decided by the seed alone.
 
     Args:
-        image: (H, W) float32 in [0, 1].
+        image: (H, W), or (H, W, 3) in colour, float32 in [0, 1]; each step treats the channels alike.
         mask: (H, W) uint8 classes; it moves with the image, by nearest neighbour, and never changes otherwise.
         augmentation: what may be done.
         seed: any integer in [0, 2**63).
 
     Returns:
-        (H, W) float32 in [0, 1] and (H, W) uint8.
+        The image's shape, float32 in [0, 1], and (H, W) uint8.
 
     Raises:
         DropfedError: imgaug cannot be imported.
     """
     # Sixteen bits: imgaug takes its contrast about 0 for floats, but about the middle of the range for integers, and
     # clips there. Nothing of an 8- or 16-bit file is lost.
-    levels = np.rint(image * 65535.0).astype(np.uint16)[..., np.newaxis]  # (H, W, 1)
+    levels = np.rint(np.atleast_3d(image) * 65535.0).astype(np.uint16)  # (H, W) -> (H, W, 1)
     segments = import_imgaug().augmentables.segmaps.SegmentationMapsOnImage(mask[..., np.newaxis], shape=levels.shape)
     varied, moved = _steps(augmentation, seed)(image=levels, segmentation_maps=segments)
     return (
-        (varied[..., 0].astype(np.float32) / np.float32(65535.0)),  # (H, W, 1) -> (H, W)
+        (varied.reshape(image.shape).astype(np.float32) / np.float32(65535.0)),  # (H, W, 1) -> (H, W)
         moved.get_arr()[..., 0].astype(np.uint8),  # (H, W, 1) -> (H, W)
     )
 

@@ -7,7 +7,7 @@ A data folder holds ``images/`` and ``masks/``; an image and its mask have the s
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +31,29 @@ _EIGHT_BIT_MODES = {"L", "LA", "RGB", "RGBA", "P", "1"}
 _SIXTEEN_BIT_MODES = {"I;16", "I;16L", "I;16B"}
 
 
+OfLevels = Callable[[NDArray[np.uint8] | NDArray[np.uint16], int], NDArray[np.float32]]
+"""Makes what a model sees of the stored values, (H, W) or (H, W, 3), and their highest."""
+
+
+def grey_of(levels: NDArray[np.uint8] | NDArray[np.uint16], highest: int) -> NDArray[np.float32]:
+    """Return the one channel of an image that ``read_image`` takes: (H, W) or (H, W, 3) -> (H, W) in [0, 1]."""
+    grey = levels[..., 1] if levels.ndim == 3 else levels  # (H, W, 3) -> (H, W)
+    return grey.astype(np.float32) / np.float32(highest)
+
+
+def colour_of(levels: NDArray[np.uint8] | NDArray[np.uint16], highest: int) -> NDArray[np.float32]:
+    """Return all three channels of an image, equal ones of a grey one: (H, W) or (H, W, 3) -> (H, W, 3) in [0, 1]."""
+    colour = levels if levels.ndim == 3 else np.repeat(levels[..., None], 3, axis=2)  # (H, W) -> (H, W, 3)
+    return colour.astype(np.float32) / np.float32(highest)
+
+
 @dataclass(frozen=True)
 class ImagePair:
     """One image and its mask.
 
     Args:
         id: the stem that both files share.
-        image: (H, W) float32 in [0, 1].
+        image: (H, W), or (H, W, 3) in colour, float32 in [0, 1].
         mask: (H, W) uint8, the class of each pixel.
     """
 
@@ -46,13 +62,16 @@ class ImagePair:
     mask: NDArray[np.uint8]
 
 
-def read_pairs(root: Path, classes: int, longer_side: int | None = None) -> list[ImagePair]:
+def read_pairs(
+    root: Path, classes: int, longer_side: int | None = None, of_levels: OfLevels = grey_of
+) -> list[ImagePair]:
     """Reads every image of a folder with its mask, sorted by stem.
 
     Args:
         root: a folder with ``images`` and ``masks``.
         classes: how many a mask may tell apart.
         longer_side: what the longer side is scaled to, in pixels, or None to keep every image as it is.
+        of_levels: what of an image's file is taken: ``grey_of`` or ``colour_of``.
 
     Raises:
         DataError: names every file that is missing, unreadable, too small or of another size than its partner.
@@ -61,7 +80,7 @@ def read_pairs(root: Path, classes: int, longer_side: int | None = None) -> list
     pairs: list[ImagePair] = []
     for stem, (image, mask) in _list_pairs(root, problems).items():
         try:
-            pairs.append(_read_pair(stem, image, mask, classes, longer_side))
+            pairs.append(_read_pair(stem, image, mask, classes, longer_side, of_levels))
         except DataError as error:
             problems += error.problems
     if problems:
@@ -166,12 +185,6 @@ def read_image(path: Path) -> NDArray[np.float32]:
     return grey_of(*read_levels(path))
 
 
-def grey_of(levels: NDArray[np.uint8] | NDArray[np.uint16], highest: int) -> NDArray[np.float32]:
-    """Return the one channel of an image that ``read_image`` takes: (H, W) or (H, W, 3) -> (H, W) in [0, 1]."""
-    grey = levels[..., 1] if levels.ndim == 3 else levels  # (H, W, 3) -> (H, W)
-    return grey.astype(np.float32) / np.float32(highest)
-
-
 def read_mask(path: Path, classes: int) -> NDArray[np.uint8]:
     """Reads one mask.
 
@@ -216,20 +229,22 @@ def scale_to(
     that covers most of it, of equals the higher.
 
     Args:
-        image: (H, W) float32 in [0, 1].
+        image: (H, W), or (H, W, 3) in colour, float32 in [0, 1].
         mask: (H, W) uint8, the class of each pixel.
         longer_side: in pixels, >= 1.
 
     Returns:
-        (h, w) float32 in [0, 1] and (h, w) uint8.
+        (h, w) or (h, w, 3) float32 in [0, 1] and (h, w) uint8.
     """
-    height, width = image.shape
+    height, width = mask.shape
     factor = longer_side / max(height, width)
     size = (max(1, round(width * factor)), max(1, round(height * factor)))
     if size == (width, height):
         return image, mask
-    scaled = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)
-    return np.clip(np.asarray(scaled, dtype=np.float32), 0, 1), _scaled_classes(mask, size)
+    channels = [image] if image.ndim == 2 else np.moveaxis(image, 2, 0)
+    scaled = [np.asarray(Image.fromarray(each).resize(size, Image.Resampling.BILINEAR)) for each in channels]
+    together = scaled[0] if image.ndim == 2 else np.stack(scaled, axis=2)
+    return np.clip(together, 0, 1, dtype=np.float32), _scaled_classes(mask, size)
 
 
 def _scaled_classes(mask: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -356,12 +371,14 @@ def short_name(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def _read_pair(stem: str, image_path: Path, mask_path: Path, classes: int, longer_side: int | None) -> ImagePair:
+def _read_pair(
+    stem: str, image_path: Path, mask_path: Path, classes: int, longer_side: int | None, of_levels: OfLevels
+) -> ImagePair:
     problems: list[str] = []
     image: NDArray[np.float32] | None = None
     mask: NDArray[np.uint8] | None = None
     try:
-        image = read_image(image_path)
+        image = of_levels(*read_levels(image_path))
     except DataError as error:
         problems += error.problems
     try:
@@ -370,7 +387,7 @@ def _read_pair(stem: str, image_path: Path, mask_path: Path, classes: int, longe
         problems += error.problems
     if image is None or mask is None:
         raise DataError(problems)
-    if image.shape != mask.shape:
+    if image.shape[:2] != mask.shape:
         raise DataError(
             [
                 f"{short_name(image_path)} is {_size(image)} pixels but {short_name(mask_path)} is {_size(mask)}; "
@@ -379,7 +396,7 @@ def _read_pair(stem: str, image_path: Path, mask_path: Path, classes: int, longe
         )
     if longer_side is not None:
         image, mask = scale_to(image, mask, longer_side)
-    if min(image.shape) < SMALLEST_SIDE:
+    if min(mask.shape) < SMALLEST_SIDE:
         used = "is" if longer_side is None else f"scaled to {longer_side} is"
         raise DataError([f"{short_name(image_path)}: {used} {_size(image)} pixels; each side needs {SMALLEST_SIDE}."])
     return ImagePair(stem, image, mask)

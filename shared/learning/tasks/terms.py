@@ -197,7 +197,6 @@ class FrozenOptions(Options):
 
 class PixelOptions(Options):
     """What a run may choose about a task that labels pixels."""
-
     image_size: int | None = Field(default=None, ge=SMALLEST_SIDE, le=4096)
     """Pixels that the longer side of every image is scaled to; None keeps every image as it is."""
     widths: tuple[int, ...] = Field(default=(32, 64, 128, 256, 512), min_length=2, max_length=5)
@@ -210,6 +209,11 @@ class PixelOptions(Options):
     def class_names(self) -> tuple[str, ...]:
         """The same at every site; the first is the background."""
         raise NotImplementedError
+
+    @property
+    def channels(self) -> int:
+        """How many of an image's channels the model sees: the green one, or all three."""
+        return 1
 
     @field_validator("widths")
     @classmethod

@@ -1,7 +1,7 @@
 """A class for each pixel of an image, of any kind and with any labels.
 
-The model is the residual U-Net of Lo et al. 2021, trained on whole images or on crops. Images are grey, or the green
-channel of colour; a mask's pixels say the class by its number, and where there are two, anything but 0 is the second.
+The model is the residual U-Net of Lo et al. 2021, trained on whole images or on crops. Of a colour image it sees the
+green channel, or all three; a mask's pixels say the class by its number, and where there are two, anything but 0 is the second.
 With an evidential objective each pixel's logits become its evidence, and each pixel has its uncertainty.
 """
 
@@ -21,6 +21,7 @@ from shared.learning.data.augmentation import Augmentation, Crops, augment, crop
 from shared.learning.data.dicom import read_any_levels
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS
 from shared.learning.data.images import (
+    colour_of,
     grey_of,
     list_images,
     pair_files,
@@ -40,6 +41,7 @@ from shared.learning.tasks.segmentation import terms
 from shared.learning.tasks.segmentation.terms import SegmentationOptions
 from shared.learning.tasks.terms import PixelOptions
 
+_SEEN = {1: grey_of, 3: colour_of}  # what of a file, by the number of channels
 _USUAL_SIDE = 512  # in pixels, of images that are taken as they are
 
 OptionsT = TypeVar("OptionsT", bound=PixelOptions)
@@ -51,7 +53,7 @@ class SegmentedImage:
 
     Args:
         id: the file's stem, unique within its folder.
-        image: (H, W) float32 in [0, 1].
+        image: (H, W), or (H, W, 3) in colour, float32 in [0, 1].
         mask: (H, W) uint8, the class of each pixel.
     """
 
@@ -72,10 +74,15 @@ class OfPixels(Generic[OptionsT]):
     def build_model(self, options: OptionsT, classes: int, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
-            return ResidualUNet(widths=options.widths, dropout=options.dropout, classes=len(options.class_names))
+            return ResidualUNet(
+                widths=options.widths,
+                dropout=options.dropout,
+                channels=options.channels,
+                classes=len(options.class_names),
+            )
 
     def input_shape(self, options: OptionsT) -> tuple[int, ...]:
-        return (1, *[options.image_size or _USUAL_SIDE] * 2)
+        return (options.channels, *[options.image_size or _USUAL_SIDE] * 2)
 
     def load_initial_weights(self, model: nn.Module, options: OptionsT, folders: Sequence[Path]) -> None:
         return None  # random weights
@@ -93,14 +100,14 @@ class OfPixels(Generic[OptionsT]):
         return divided(self.open_images(root, options), members)
 
     def open_images(self, root: Path, options: OptionsT) -> Collection[SegmentedImage]:
-        pairs = read_pairs(root, len(options.class_names), options.image_size)
+        pairs = read_pairs(root, len(options.class_names), options.image_size, _SEEN[options.channels])
         return Collection([SegmentedImage(pair.id, pair.image, pair.mask) for pair in pairs], options.class_names)
 
     def open_unlabelled(self, path: Path, options: OptionsT) -> list[SegmentedImage]:
         samples = []
         for file in list_images(path, GRADED_EXTENSIONS, GRADED_FORMATS):
-            image = grey_of(*read_any_levels(file))
-            nothing = np.zeros(image.shape, dtype=np.uint8)
+            image = _SEEN[options.channels](*read_any_levels(file))
+            nothing = np.zeros(image.shape[:2], dtype=np.uint8)
             if options.image_size is not None:
                 image, nothing = scale_to(image, nothing, options.image_size)
             samples.append(SegmentedImage(file.stem, image, nothing))
@@ -116,11 +123,12 @@ class OfPixels(Generic[OptionsT]):
         """Images of any sizes, filled up at the bottom and at the right to one size, a multiple of 16."""
         height = max(-(-sample.mask.shape[0] // 16) * 16 for sample in samples)
         width = max(-(-sample.mask.shape[1] // 16) * 16 for sample in samples)
-        images = torch.zeros(len(samples), 1, height, width)
+        images = torch.zeros(len(samples), np.atleast_3d(samples[0].image).shape[2], height, width)
         masks = torch.full((len(samples), height, width), IGNORED, dtype=torch.int64)
         for index, sample in enumerate(samples):
             rows, columns = sample.mask.shape
-            images[index, 0, :rows, :columns] = torch.from_numpy(sample.image)
+            channels_first = np.moveaxis(np.atleast_3d(sample.image), 2, 0)  # (H, W) or (H, W, C) -> (C, H, W)
+            images[index, :, :rows, :columns] = torch.from_numpy(channels_first)
             masks[index, :rows, :columns] = torch.from_numpy(sample.mask)
         return images, masks
 

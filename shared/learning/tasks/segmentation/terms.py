@@ -12,6 +12,12 @@ class SegmentationOptions(PixelOptions):
 
     labels: Labels = Field(default=("background", "foreground"), min_length=2, max_length=20)
     """What the classes of pixels are called; the first is the background."""
+    colour: bool = False
+    """Whether the model sees all three channels of an image; if not, the green one, in which blood stands out."""
+
+    @property
+    def channels(self) -> int:
+        return 3 if self.colour else 1
 
     @property
     def class_names(self) -> tuple[str, ...]:
