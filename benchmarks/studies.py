@@ -11,6 +11,8 @@ and ``labels.csv`` with ``id`` and ``class``. There is one such set only: its ph
 turn, so the sites differ by chance alone.
 theta: what θ is worth on synthetic photographs: of five sites one has 40 % wrong grades, one blurs, one has a scale of
 its own; theta-sound: the same sites without these troubles.
+fedee, fedee-signals: whether models know when they should be unsure, after FedEE: on theta-sound's photographs, and on
+synthetic recordings under much noise.
 feduaa-1, feduaa-2: after Tables 1 and 2 of FedUAA, on five synthetic sites of the paper's relative sizes.
 fundus-at-length: vessels in photographs; DIR holds ``chase_db1``, ``hrf`` and ``fives``.
 pays: when federating pays: four sites of synthetic photographs with 10 to 320 training images each.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deploy.local import synthetic_fundus
+from deploy.local import synthetic_fundus, synthetic_signals
 from deploy.local.synthetic_fundus import CLINIC, CROPPED, HANDHELD, PALE, FundusStyle
 from shared.folder.durable import link_file
 from shared.learning.data.splits import SPLIT_FILE
@@ -328,6 +328,68 @@ _FEDUAA_2 = {
 }
 
 
+# --- early exits ----------------------------------------------------------------------------------------------------
+
+_UNSURE = {
+    "entropy": {"method": "fedbn", "method_options": {"keep_optimizer": True}},
+    "MC dropout": {"method": "mc_dropout", "method_options": {"base": "fedbn", "passes": 5, "keep_optimizer": True}},
+    "deep ensembles": {
+        "method": "deep_ensembles",
+        "method_options": {"base": "fedbn", "members": 5, "batches": "own", "keep_optimizer": True},
+    },
+    "FedEE": {"method": "fedee", "method_options": {"base": "fedbn"}},
+}
+_FEDEE = {
+    "task": "dr_staging",
+    "run": {**_STAGING, "score_every": 6},
+    "arms": _UNSURE,
+    "tune": _TUNE,
+    "seeds": [1, 2, 3],
+    "scores": ["accuracy", "misdiagnosis_auroc", "selective_accuracy_40", "referral_share_90", "referral_share_95"],
+    "noise": [0.001, 0.01],
+}
+_CHANNELS = ("hand", "chest", "ankle")
+_RATE_HZ = 20.0
+_FEDEE_SIGNALS = {
+    **_FEDEE,
+    "task": "time_series",
+    "run": {
+        "rounds": 30,
+        "score_every": 6,
+        "batch_size": 16,
+        "learning_rate": {"factor": 0.95, "period": 1000},
+        "task_options": {
+            "labels": ["lying", "standing", "walking", "cycling", "running"],
+            "channels": list(_CHANNELS),
+            "rate_hz": _RATE_HZ,
+            "window": 64,
+            "stride": 64,
+            "optimizer": "adam",
+        },
+        "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
+    },
+    "noise": [0.1, 1.0],
+}
+
+
+def _noisy_recordings(root: Path, _: Path) -> Data:
+    """Draws three sites whose recordings have a noise three times their rhythm, and gains of their own."""
+    labels = _FEDEE_SIGNALS["run"]["task_options"]["labels"]  # type: ignore[index]
+    for number in range(3):
+        synthetic_signals.write_time_series(
+            root / f"site-{number + 1}",
+            recordings=200,
+            rows=128,
+            seed=number,
+            labels=labels,
+            channels=_CHANNELS,
+            rate_hz=_RATE_HZ,
+            gain=1.0 + number,
+            noise=2.0,
+        )
+    return {site.name: site.name for site in sorted(root.iterdir())}
+
+
 def _as_many_as_in_the_paper(root: Path, _: Path) -> Data:
     """Draws five sites with the grades of the paper's and, in all, a thirteenth of the photographs."""
     for number, (site, style, images, grades) in enumerate(
@@ -351,6 +413,8 @@ DESIGNS = {
     "theta": Design(_THETA, _troubled_sites),
     "theta-sound": Design(_SOUND, _sound_sites),
     "pays": Design(_PAYS, _large_sites),
+    "fedee": Design(_FEDEE, _sound_sites),
+    "fedee-signals": Design(_FEDEE_SIGNALS, _noisy_recordings),
     "feduaa-1": Design(_FEDUAA_1, _as_many_as_in_the_paper),
     "feduaa-2": Design(_FEDUAA_2, _as_many_as_in_the_paper),
 }

@@ -31,6 +31,7 @@ def write_time_series(
     channels: Sequence[str],
     rate_hz: float,
     gain: float = 1.0,
+    noise: float = 0.5,
 ) -> None:
     """Writes ``recordings.csv`` and a CSV for each recording, two of a class from each person.
 
@@ -38,6 +39,7 @@ def write_time_series(
         recordings: how many; as many of each class as of the next.
         rows: of each.
         gain: this site's.
+        noise: its deviation, where a swing's is about 0.7.
     """
     time = np.arange(rows) / rate_hz
     listed = []
@@ -45,7 +47,7 @@ def write_time_series(
         turns = rate_hz * (label + 1) / 40  # a second: a class swings in 40, 20, 13, ... rows
         phases = rng.uniform(0, 2 * np.pi, len(channels))
         swing = np.sin(2 * np.pi * turns * time[:, None] + phases) * rng.uniform(0.8, 1.2, len(channels))
-        values = gain * (swing + 0.5 * rng.standard_normal(swing.shape)) + 9.81
+        values = gain * (swing + noise * rng.standard_normal(swing.shape)) + 9.81
         name = f"series-{number + 1:03d}"
         path = folder / "recordings" / f"{name}.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
