@@ -94,6 +94,16 @@ FIGURES = (
     Figure("soak", "tests.faults.soak --minutes 60", (*_DAEMONS, "tests/faults")),
     Figure("clouds", "tests.faults.soak --clouds 200", (*_DAEMONS, "tests/faults", "tests/folder/owncloud*.py")),
     Figure("fuzz", "tests.fuzz.run --minutes 60", ("shared/doors", "shared/exchange", "tests/fuzz")),
+    Figure(
+        "long-tests",
+        "benchmarks.long_tests",
+        (
+            "shared/learning/plugins.py",
+            "shared/learning/models/encoders.py",
+            "configs/monai_networks",
+            "tests/federation/test_monai_plugin.py",
+        ),
+    ),
     Figure("model-check", "tests.model_check", _DECISIONS),
     Figure("model-check-replay", "tests.model_check.replay --walks 1000", (*_DAEMONS, "tests/model_check")),
     Figure(
@@ -154,7 +164,7 @@ FIGURES = (
     Figure("study-fundus-at-length", f"benchmarks.studies fundus-at-length {FUNDUS}", _STUDY),
     *(
         Figure(f"study-{name}", f"benchmarks.studies {name}", _STUDY)
-        for name in ("feduaa-1", "feduaa-2", "theta", "theta-sound", "pays")
+        for name in ("feduaa-1", "feduaa-2", "theta", "theta-sound", "pays", "fedee", "fedee-signals")
     ),
 )
 

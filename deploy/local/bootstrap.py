@@ -107,8 +107,11 @@ def pip_install(*arguments: str) -> None:
 
 
 def run_pip(pip: list[str], *arguments: str) -> None:
-    """Run `pip install` quietly, with `pip` saying which pip to run."""
-    command = [str(PYTHON), *pip, "install", "-qq", "--disable-pip-version-check", *arguments]
+    """Run `pip install` quietly, with `pip` saying which pip to run.
+
+    Python compiles what it imports when it first does; pip would compile everything, which takes a minute.
+    """
+    command = [str(PYTHON), *pip, "install", "-qq", "--disable-pip-version-check", "--no-compile", *arguments]
     finished = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
     if finished.returncode != 0:
         raise SetUpError("pip could not install that (its reason is above): put it right and try again.")
