@@ -60,6 +60,7 @@ ENCODER = {"encoder": "monai_densenet121", "weights": "random", "image_size": 32
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_densenet121_trains_in_a_federation(installed: None, tmp_path: Path) -> None:
     for seed, name in enumerate(("heldout", "north")):
         _draw_labelled(tmp_path / "data" / name, seed)
