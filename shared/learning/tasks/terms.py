@@ -197,6 +197,7 @@ class FrozenOptions(Options):
 
 class PixelOptions(Options):
     """What a run may choose about a task that labels pixels."""
+
     image_size: int | None = Field(default=None, ge=SMALLEST_SIDE, le=4096)
     """Pixels that the longer side of every image is scaled to; None keeps every image as it is."""
     widths: tuple[int, ...] = Field(default=(32, 64, 128, 256, 512), min_length=2, max_length=5)
