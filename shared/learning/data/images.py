@@ -80,7 +80,7 @@ def read_pairs(
     pairs: list[ImagePair] = []
     for stem, (image, mask) in _list_pairs(root, problems).items():
         try:
-            pairs.append(_read_pair(stem, image, mask, classes, longer_side, of_levels))
+            pairs.append(_read_pair(stem, image, mask, classes, longer_side, of_levels=of_levels))
         except DataError as error:
             problems += error.problems
     if problems:
@@ -372,7 +372,7 @@ def short_name(path: Path) -> str:
 
 
 def _read_pair(
-    stem: str, image_path: Path, mask_path: Path, classes: int, longer_side: int | None, of_levels: OfLevels
+    stem: str, image_path: Path, mask_path: Path, classes: int, longer_side: int | None, *, of_levels: OfLevels
 ) -> ImagePair:
     problems: list[str] = []
     image: NDArray[np.float32] | None = None

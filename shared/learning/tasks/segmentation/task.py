@@ -1,8 +1,8 @@
 """A class for each pixel of an image, of any kind and with any labels.
 
 The model is the residual U-Net of Lo et al. 2021, trained on whole images or on crops. Of a colour image it sees the
-green channel, or all three; a mask's pixels say the class by its number, and where there are two, anything but 0 is the second.
-With an evidential objective each pixel's logits become its evidence, and each pixel has its uncertainty.
+green channel, or all three. A mask's pixels say the class by its number; where there are two, anything but 0 is the
+second. With an evidential objective each pixel's logits become its evidence, and each pixel has its uncertainty.
 """
 
 from __future__ import annotations
