@@ -81,11 +81,9 @@ def learn(side: Peer, folder: Folder, mirror: Path, *, accepted: Head, only_name
         side = known
         write_file(mirror / path, content)
         logger.warning(
-            "%s: from message %d of %s on it signs with another key, %s…, handed over to in %s; see that its people "
-            "know",
-            side.site,
-            newest.after.seq + 1,
+            "%s: from its message %d on it signs with another key, %s…, handed over to in %s; see that its people know",
             side.sender,
+            newest.after.seq + 1,
             newest.key[:16],
             path,
         )
