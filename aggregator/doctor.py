@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aggregator.configuration import FILE, PLUGINS_ALLOWED_IN, AggregatorConfiguration, SiteAccess, open_folder
 from aggregator.setup import KEY_FILE
-from aggregator.site import read_invite
+from aggregator.site import open_ledger, read_invite
 from shared.check import (
     Finding,
     look_at_images,
@@ -51,7 +51,10 @@ def _site(work: Path, name: str, access: SiteAccess, federation: str) -> Iterato
             "problem",
             f"its invite is for {invite.federation}/{invite.site}, {FILE} says {federation}/{name}; correct {FILE}",
         )
-    if not (work / KEY_FILE).exists() or SigningKey.at(work / KEY_FILE).public != invite.aggregator_key:
+    ledger = open_ledger(work / "sites" / name)
+    keys = ledger.own.keys if ledger else (invite.aggregator_key,)
+    present = SigningKey.at(work / KEY_FILE).public if (work / KEY_FILE).exists() else None
+    if (invite.aggregator_key, present) != (keys[0], keys[-1]):
         yield Finding("problem", f"its invite shows another key than {work / KEY_FILE}; put the right key back")
     folder = open_folder(work, access)
     yield from look_at_server(folder, partial(note_tag, work / "sites" / name))

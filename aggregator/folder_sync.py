@@ -89,6 +89,7 @@ class FolderSync:
         self._heard: Entry | None = None  # as it was listed when it was read
         self._false_heartbeats = 0  # one after the other
         self._is_newest = False  # this work directory, as far as the site's heartbeat tells
+        self._has_shown_keys = False
         self._has_noted = False  # what is published
         self._has_pruned = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
@@ -204,6 +205,9 @@ class FolderSync:
             happened = self._enrol()
             self.looked = asked
             return happened
+        if not self._has_shown_keys:
+            self.channel.outbox.publish_keys()  # before anything that a later one has signed
+            self._has_shown_keys = True
         if self.channel.outbox.has_unpublished:
             if not self._is_newest:
                 self._require_newest(self.channel)
@@ -329,8 +333,8 @@ class FolderSync:
 
     def _open_channel(self) -> None:
         """Begin the exchange; nothing yet with a site that is not enrolled."""
-        if (federation := enrolled_in(self._home, self._key.public)) is not None:
-            self.channel = Channel(
+        if (federation := enrolled_in(self._home)) is not None:
+            channel = Channel(
                 self._home,
                 self._folder,
                 me=AGGREGATOR,
@@ -338,6 +342,8 @@ class FolderSync:
                 peer=peer_of(federation),
                 encryption_key=self._encryption_key,
             )
+            channel.ledger.require_newest_key()
+            self.channel = channel
 
     def _note_trouble(self, error: DropfedError | None) -> None:
         """Note the present trouble, and keep it where ``status`` finds it. It is the last resort, and never raises."""

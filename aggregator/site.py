@@ -22,21 +22,27 @@ def open_ledger(home: Path, *, key: str | None = None, encryption_key: Encryptio
     """Return what was exchanged with a site whose files are in ``home``, or None until it is enrolled.
 
     Args:
-        key: our public signing key; None: what our own file there says.
+        key: our public signing key, if anything is to be signed by it.
         encryption_key: None where nothing that is encrypted is read.
+
+    Raises:
+        ActionRequiredError: that is not the key that we have handed over to last.
     """
-    if (federation := enrolled_in(home, key)) is None:
+    if (federation := enrolled_in(home)) is None:
         return None
-    public_key = federation.aggregator_key
-    return Mirror(home, me=AGGREGATOR, public_key=public_key, peer=peer_of(federation), encryption_key=encryption_key)
+    peer, shown = peer_of(federation), key or federation.aggregator_key
+    ledger = Mirror(home, me=AGGREGATOR, public_key=shown, peer=peer, encryption_key=encryption_key)
+    if key is not None:
+        ledger.require_newest_key()
+    return ledger
 
 
-def enrolled_in(home: Path, key: str | None) -> Federation | None:
+def enrolled_in(home: Path) -> Federation | None:
     """Return what says who takes part, or None until the site is enrolled: its card is written last."""
     mirror = home / MIRROR
     if not (mirror / names.SITE_CARD).exists():
         return None
-    return open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=key)
+    return open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=None)
 
 
 def peer_of(federation: Federation) -> Peer:

@@ -12,11 +12,13 @@ from shared import check
 from shared.check import Finding, with_problems
 from shared.durations import duration_text
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError
-from shared.exchange.names import FEDERATION, MAX_RECORD_BYTES, SITE_CARD
+from shared.exchange.handovers import followed
+from shared.exchange.mirror import MIRROR
+from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD
 from shared.exchange.records.messages import Federation
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.trust import open_site_card
+from shared.exchange.trust import Peer, open_site_card
 from shared.folder.address import checked_url, folder_here
 from shared.folder.contract import Folder
 from shared.folder.listed import note_tag
@@ -177,7 +179,9 @@ def _aggregator(
     if (federation.federation, federation.site) != (configuration.federation, configuration.site):
         raise other_site(FEDERATION, f"was written for {federation.federation}/{federation.site}", configuration)
     _require_key(work, key, FEDERATION, federation.site_key)
-    return Finding("ok", f"enrolled in {federation.federation}, aggregator key {federation.aggregator_key[:16]}…")
+    aggregator = Peer(federation.federation, federation.site, AGGREGATOR, federation.aggregator_key)
+    newest = followed(aggregator, work / MIRROR).newest_key
+    return Finding("ok", f"enrolled in {federation.federation}, aggregator key {newest[:16]}…")
 
 
 def _require_key(work: Path, key: str | None, where: str, shown: str) -> None:

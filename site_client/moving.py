@@ -177,7 +177,7 @@ class Mover:
 
     def _fetch(self) -> bool:
         """Bring what the aggregator has left."""
-        found = False
+        found = self._fetch_keys()
         for path in (names.README, names.FEDERATION, *_lasting_records(self._server, names.SURVEYS)):
             if self._read_if_there(path) is None and (content := _read_if_there(self._server, path)) is not None:
                 self._here.create(path, content)
@@ -187,6 +187,21 @@ class Mover:
             if message.manifest.seq == seq + 1 and self._is_fetched(message, manifest):
                 seq, found = seq + 1, True
         return found
+
+    def _fetch_keys(self) -> bool:
+        """Bring the aggregator's hand-overs that hold. Whether they are followed, the daemon asks a person."""
+        found = False
+        while True:
+            path = names.handover_path(self._aggregator.next_key_number, AGGREGATOR)
+            if (content := _read_if_there(self._server, path)) is None:
+                return found
+            try:
+                self._aggregator = self._aggregator.hand_over(content)
+            except RejectedError as error:
+                self._leave_there(path, error)
+                return found
+            found = found or self._read_if_there(path) is None
+            self._here.create(path, content)
 
     def _new_messages(self) -> list[tuple[Message, bytes]]:
         """Return what the aggregator has left in the runs that have not ended, in the order in which it signed it."""
@@ -200,7 +215,7 @@ class Mover:
                     try:
                         found.append((self._aggregator.open_out_of_order(content, ref), content))
                     except RejectedError as error:
-                        self._leave_there(ref, error)
+                        self._leave_there(ref.path, error)
         return sorted(found, key=lambda each: each[0].manifest.seq)
 
     def _is_fetched(self, message: Message, manifest: bytes) -> bool:
@@ -208,15 +223,15 @@ class Mover:
         try:
             self._fetch_message(message, manifest)
         except RejectedError as error:
-            self._leave_there(message.ref, error)
+            self._leave_there(message.ref.path, error)
             return False
         return True
 
-    def _leave_there(self, ref: MessageRef, error: RejectedError) -> None:
-        """Say once that a message stays where it is, for it is not what it should be; what follows it waits."""
+    def _leave_there(self, path: str, error: RejectedError) -> None:
+        """Say once that a message or key stays where it is, for it is not what it should be; what follows waits."""
         if str(error) not in self._told:
             self._told.add(str(error))
-            logger.warning("%s is left on the server: %s", ref.path, error)
+            logger.warning("%s is left on the server: %s", path, error)
 
     def _fetch_message(self, message: Message, manifest: bytes) -> None:
         self._require_room(message)

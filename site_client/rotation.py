@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError, RejectedError
 from shared.escaping import quoted
-from shared.exchange.handovers import followed, shown
+from shared.exchange.handovers import enrolled, followed, shown
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
 from shared.exchange.records.messages import Handover, Head
@@ -96,7 +96,8 @@ def _as_shown(work: Path, key: str, ourselves: Peer) -> str:
 def _ourselves(work: Path) -> Peer:
     """This site with all its keys; without a card in the mirror it has none."""
     us = identity(work)
-    return followed(Peer(us.federation, us.site, us.site, ""), work / "mirror")
+    mirror = work / "mirror"
+    return followed(enrolled(Peer(us.federation, us.site, us.site, ""), mirror), mirror)
 
 
 def read_ledger(work: Path) -> Mirror:
@@ -143,6 +144,6 @@ def rotate(work: Path) -> Handover:
         after=after,
         created=now_text(),
     )
-    write_file(work / "mirror" / handover_path(number), key.sign(handover.model_dump()))
+    write_file(work / "mirror" / handover_path(number, ourselves.sender), key.sign(handover.model_dump()))
     own_key(work)
     return handover

@@ -168,14 +168,15 @@ def _records(work: Path, ledger: Mirror, seen: int) -> list[State]:
     is_enrolled = seen > 0 or (ledger.root / names.FEDERATION).exists()
     below = [path.relative_to(ledger.root).as_posix() for path in sorted(ledger.root.glob("*/*.json"))]
     records = []
-    for path in (names.SITE_CARD, *filter(names.is_handover, below), *filter(names.is_sheet, below)):
+    handovers = [path for path in below if names.is_handover(path, ledger.own.sender)]
+    for path in (names.SITE_CARD, *handovers, *filter(names.is_sheet, below)):
         try:
             body, _ = open_signed((ledger.root / path).read_bytes())
         except (FileNotFoundError, Refusal):  # lost; the daemon takes it back from the folder, or says so
             continue
         if path == names.SITE_CARD:
             kind, number, answers, in_folder = "card", 0, "the invite", is_enrolled
-        elif names.is_handover(path):
+        elif path in handovers:
             kind, number, answers = "handover", int(body["after"]["seq"]), "nothing"
             in_folder = seen > number
         else:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shared import service
 from shared.errors import ActionRequiredError, AlreadyExistsError, ConfigurationError, DataError, RejectedError, Stopped
-from shared.exchange.mirror import Mirror
+from shared.exchange.channel import Channel
 from shared.exchange.names import MAX_RECORD_BYTES, sheet_path, survey_path
 from shared.exchange.records.surveys import Answer, Sheet, Survey
 from shared.exchange.records.values import now_text
@@ -42,7 +42,7 @@ class SurveyWork:
         configuration: SiteConfiguration,
         folder: ListedFolder,
         *,
-        ledger: Mirror,
+        channel: Channel,
         key: SigningKey,
         stop: threading.Event,
     ) -> None:
@@ -50,7 +50,7 @@ class SurveyWork:
         self._work = work
         self._configuration = configuration
         self._folder = folder
-        self._ledger = ledger
+        self._ledger, self._inbox = channel.ledger, channel.inbox
         self._key = key
         self._stop = stop
         self._looked_at = float("-inf")
@@ -82,7 +82,7 @@ class SurveyWork:
             return False
         content = self._folder.read(path, max_bytes=MAX_RECORD_BYTES)
         try:
-            survey = self._ledger.peer.open_survey(content, number)
+            survey = self._inbox.open_survey(content, number)
         except RejectedError as error:
             self._tell(str(error))
             return False

@@ -34,7 +34,7 @@ from shared.exchange.names import AGGREGATOR, MANIFEST, MAX_RECORD_BYTES, Messag
 from shared.exchange.order import Ending, ending
 from shared.exchange.readme import KNOWN_TEXTS
 from shared.exchange.records.answers import Consent
-from shared.exchange.records.messages import Federation, Head, SiteCard, Status
+from shared.exchange.records.messages import Federation, Handover, Head, SiteCard, Status
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.surveys import Answer, Survey
 from shared.exchange.records.tensors import Sharing
@@ -88,8 +88,8 @@ class Reading(Ledger):
         self.card: bytes | None = None
         self.site_card: SiteCard | None = None
         self.status: Status | None = None
-        self.handovers: list[str] = []
-        """Records by which the site changed its key."""
+        self.handovers: dict[str, Handover] = {}
+        """Records by which either side changed its key, by path."""
         self.surveys: dict[str, Survey | Answer] = {}
         """What was asked about the site's images and what it answered, by path, each answer after its survey."""
         self._records: dict[tuple[MessageRef, type[Payload]], Payload | None] = {}
@@ -97,12 +97,13 @@ class Reading(Ledger):
         self._check_names_of_scratch()
         if self.federation is not None:
             self.card = self._read_card(self.federation)
-            self.site = self._read_handovers(self.federation)
-            self._read_surveys(self.federation)
+            self.site = self._followed(_peer(self.federation, self.federation.site, self.federation.site_key))
+            self.aggregator = self._followed(_peer(self.federation, AGGREGATOR, self.federation.aggregator_key))
+            self._read_surveys(is_early=self.federation.protocol == 1)
             self._read_status(self.federation)
             self._leave_out_later_kinds(self.federation)
             listing.strangers -= self._unfinished()
-            self._read_messages(self.federation)
+            self._read_messages()
         for path in listing.strangers:
             self.find(path, "is a file that does not belong here")
 
@@ -138,12 +139,13 @@ class Reading(Ledger):
 
     def key_of(self, message: Message) -> str:
         """Return the public key that signed a message."""
-        return self.site.key_of(message.manifest.seq) if message.ref.is_from_site else self.opened.aggregator_key
+        return (self.site if message.ref.is_from_site else self.aggregator).key_of(message.manifest.seq)
 
     def reported_heads(self) -> Iterator[tuple[str, str, Head]]:
-        """Yield the messages that records of the site speak of as the newest: where that is said, and their sender."""
-        for path, handover in zip(self.handovers, self.site.handovers, strict=True):
-            yield path, self.opened.site, handover.after
+        """Yield the messages that records speak of as the newest: where that is said, and their sender."""
+        for path, handover in self.handovers.items():
+            is_sites = names.is_handover(path, self.opened.site)
+            yield path, self.opened.site if is_sites else AGGREGATOR, handover.after
         if self.status is not None:
             yield names.STATUS, self.opened.site, self.status.own_head
             yield names.STATUS, AGGREGATOR, self.status.aggregator_head
@@ -413,24 +415,21 @@ class Reading(Ledger):
                     self.find(names.SITE_CARD, "shows another key than federation.json", federation.created)
         return content
 
-    def _read_handovers(self, federation: Federation) -> Peer:
-        """Return the site with all its keys."""
-        site = _peer(federation, federation.site, federation.site_key)
-        for path in sorted(filter(names.is_handover, self.sizes)):
-            if path != names.handover_path(site.next_key_number):
+    def _followed(self, side: Peer) -> Peer:
+        """Return a side with all its keys."""
+        for path in sorted(path for path in self.sizes if names.is_handover(path, side.sender)):
+            if path != names.handover_path(side.next_key_number, side.sender):
                 self.find(path, "hands a key over, and the hand-over before it is missing or does not hold")
                 continue
             if (content := self._read(path)) is None:
                 continue
             with self.looking_at(path):
-                site = site.hand_over(content)
-                self.handovers.append(path)
-        return site
+                side = side.hand_over(content)
+                self.handovers[path] = side.handovers[-1]
+        return side
 
-    def _read_surveys(self, federation: Federation) -> None:
+    def _read_surveys(self, *, is_early: bool) -> None:
         """Take each survey, in the order of their numbers, and the site's answer to it."""
-        aggregator = _peer(federation, AGGREGATOR, federation.aggregator_key)
-        is_early = federation.protocol == 1
         for path in sorted(path for path in self.sizes if names.is_survey(path) or names.is_sheet(path)):
             if is_early:
                 self.find(path, "is a file that does not belong here")
@@ -441,7 +440,7 @@ class Reading(Ledger):
             if (content := self._read(path)) is None:
                 continue
             with self.looking_at(path):
-                self.surveys[path] = survey = aggregator.open_survey(content, number)
+                self.surveys[path] = survey = self.aggregator.open_survey(content, number)
                 self._read_sheet(survey, digest_of(content))
         for path in sorted(filter(names.is_sheet, () if is_early else self.sizes)):
             if path not in self.surveys and names.survey_path(whole(path[-9:-5].lstrip("0"))) not in self.surveys:
@@ -495,13 +494,12 @@ class Reading(Ledger):
 
     # --- messages ------------------------------------------------------------------------------------------
 
-    def _read_messages(self, federation: Federation) -> None:
-        aggregator = _peer(federation, AGGREGATOR, federation.aggregator_key)
+    def _read_messages(self) -> None:
         for ref, found in sorted(self.by_ref.items(), key=lambda item: item[0].path):
             if MANIFEST not in found or (content := self._read(ref.manifest)) is None:
                 continue
             with self.looking_at(ref.manifest):
-                sender = self.site if ref.is_from_site else aggregator
+                sender = self.site if ref.is_from_site else self.aggregator
                 message = sender.open_out_of_order(content, ref)
                 self.messages[ref] = message
                 for name in found - message.manifest.files.keys() - {MANIFEST}:

@@ -30,6 +30,7 @@ from shared.exchange.records.values import now_text
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import fingerprint, in_groups
 from shared.exchange.tables import SPLITS
+from shared.exchange.trust import Peer
 from shared.learning.outcome import outcome_by_tables
 from shared.moments import moment_text
 from shared.pages.render import render
@@ -103,12 +104,13 @@ def report(folders: Mapping[str, Reading], audits: Mapping[str, Audit], *, is_ke
         (reading.federation.site if reading.federation else called[name]): audits[name]
         for name, reading in folders.items()
     }
-    first = next(iter(readings.values())).opened
+    first = max(readings.values(), key=lambda reading: len(reading.aggregator.handovers))
     runs = {run for reading in readings.values() for run in reading.runs}
     return {
-        "federation": first.federation,
+        "federation": first.opened.federation,
         "made": now_text(),
-        "aggregator_key": first.aggregator_key,
+        "aggregator_key": first.opened.aggregator_key,
+        "later_aggregator_keys": _later_keys(first.aggregator),
         "is_key_compared": is_key_compared,
         "remarks": list(remarks(folders)),
         "left_out": unnamed(folders),
@@ -152,12 +154,17 @@ def _began(readings: Mapping[str, Reading], run: str) -> str:
     return min(reading.runs[run] for reading in readings.values() if run in reading.runs)
 
 
+def _later_keys(side: Peer) -> list[Document]:
+    """Return the keys that a side handed over to, in order, and when."""
+    return [{"key": each.key, "since": each.created} for each in side.handovers]
+
+
 def _site(reading: Reading, audit: Audit) -> Document:
     federation, card = reading.opened, reading.site_card
     return {
         "site": federation.site,
         "key": federation.site_key,
-        "later_keys": [{"key": each.key, "since": each.created} for each in reading.site.handovers],
+        "later_keys": _later_keys(reading.site),
         "sheets": [
             {"path": path, "created": record.created, "agrees": record.agrees}
             for path, record in reading.surveys.items()

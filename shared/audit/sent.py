@@ -69,8 +69,9 @@ def sent(reading: Reading) -> list[Sent]:
         for message in reading.sent_by(reading.opened.site)
         for event, files in [(event_of(reading, message), tuple(files_of(reading, message)))]
     ]
-    for path, handover in zip(reading.handovers, reading.site.handovers, strict=True):
-        found += [(handover.after.seq, each) for each in _record(reading, path, handover.created)]
+    for path, handover in reading.handovers.items():
+        if names.is_handover(path, reading.opened.site):
+            found += [(handover.after.seq, each) for each in _record(reading, path, handover.created)]
     for path, record in reading.surveys.items():
         if isinstance(record, Answer):
             answers = names.survey_path(record.number)

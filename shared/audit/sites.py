@@ -32,7 +32,7 @@ def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[st
     whose: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, reading in readings.items():
         if (federation := reading.federation) is not None:
-            whose[federation.federation, federation.aggregator_key].append(name)
+            whose[federation.federation, reading.aggregator.newest_key].append(name)
     if len(whose) > 1:
         told = "; ".join(f"{', '.join(found)} of {name} under key {key}" for (name, key), found in whose.items())
         remedy = "name those of one, or the key that you know of as the aggregator's with --key"

@@ -13,11 +13,10 @@ from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
-from shared.exchange.records.messages import Handover
 from shared.exchange.records.surveys import Answer, Survey
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import digest_of, fingerprint, open_signed
-from shared.exchange.trust import Message
+from shared.exchange.trust import Message, Peer
 from shared.moments import moment_text
 
 _SAYING = (names.CONSENT, names.WITHDRAWAL, names.VERDICT, names.CARD, names.ABORT)
@@ -58,10 +57,10 @@ class Event:
 
 @dataclass(frozen=True)
 class NewKey:
-    """A hand-over: from its next message on the site signs with another key.
+    """A hand-over: from its next message on its sender signs with another key.
 
     Args:
-        created: by the site's clock, which only informs.
+        created: by its sender's clock, which only informs.
         key: the public key that signed it, from which it hands over.
         new_key: the public key of all messages from number ``from_seq`` on.
     """
@@ -69,15 +68,11 @@ class NewKey:
     kind: str = field(default="handover", init=False)
     created: str
     site: str
+    sender: str
     path: str
     key: str
     new_key: str
     from_seq: int
-
-    @property
-    def sender(self) -> str:
-        """The site itself."""
-        return self.site
 
 
 @dataclass(frozen=True)
@@ -124,14 +119,14 @@ def timeline(readings: Mapping[str, Reading]) -> list[Line]:
 
     What is missing stands where its sender goes on without it, or at the end.
     """
-    folders: list[list[tuple[str, Message | Handover | Survey | Answer]]]
+    folders: list[list[tuple[str, Message | NewKey | Survey | Answer]]]
     folders = [[(site, found) for found in _ordered(reading)] for site, reading in readings.items()]
     folders += [[(site, found) for found in reading.surveys.values()] for site, reading in readings.items()]
     events: list[Line] = []
     heads: dict[tuple[str, str], int] = defaultdict(int)
     for site, found in merge(*folders, key=lambda each: (_created(each[1]), each[0])):
-        if isinstance(found, Handover):
-            events.append(_new_key(readings[site], found))
+        if isinstance(found, NewKey):
+            events.append(found)
             continue
         if isinstance(found, Survey | Answer):
             events.append(_figures(readings[site], found))
@@ -178,19 +173,22 @@ def _card_if(reading: Reading, digest: str | None) -> str | None:
     return names.SITE_CARD if reading.card is not None and digest_of(reading.card) == digest else None
 
 
-def _new_key(reading: Reading, handover: Handover) -> NewKey:
-    """Return a hand-over of a folder as an event."""
-    path, site = names.handover_path(handover.number), reading.site
-    keys = [site.key, *(each.key for each in site.handovers)]
-    before = keys[keys.index(handover.key) - 1]
-    return NewKey(handover.created, site.site, path, before, handover.key, handover.after.seq + 1)
+def _new_keys(side: Peer) -> list[NewKey]:
+    """Return a side's hand-overs as events, in order."""
+    found, key = [], side.key
+    for each in side.handovers:
+        path = names.handover_path(each.number, side.sender)
+        found.append(NewKey(each.created, side.site, side.sender, path, key, each.key, each.after.seq + 1))
+        key = each.key
+    return found
 
 
 def _figures(reading: Reading, found: Survey | Answer) -> Figures:
     """Return a survey, or the answer to one, as an event."""
     if isinstance(found, Survey):
-        path, key, sender = names.survey_path(found.number), reading.opened.aggregator_key, AGGREGATOR
-        return Figures("survey", found.created, found.site, sender, path, key, f"asks about images of {found.task}")
+        path, said = names.survey_path(found.number), f"asks about images of {found.task}"
+        _, key = open_signed(reading.read(path))
+        return Figures("survey", found.created, found.site, AGGREGATOR, path, key, said)
     path = names.sheet_path(found.number)
     _, key = open_signed(reading.read(path))
     said = _with_reason("yes" if found.agrees else "no", found.reason)
@@ -222,17 +220,16 @@ def lines(events: list[Line]) -> Iterator[str]:
         yield escape(f"{line}  {event.outcome}" if event.outcome else line)
 
 
-def _ordered(reading: Reading) -> list[Message | Handover]:
+def _ordered(reading: Reading) -> list[Message | NewKey]:
     """A folder's messages and hand-overs: both chains in their order, each hand-over after the last message that an
     earlier key signed, no reply before what it answers, else by the clocks.
     """
-    site = reading.opened.site
-    chains: dict[str, list[Message | Handover]] = {
-        AGGREGATOR: [*reading.sent_by(AGGREGATOR)],
-        site: sorted([*reading.sent_by(site), *reading.site.handovers], key=_turn),
+    chains: dict[str, list[Message | NewKey]] = {
+        side.sender: sorted([*reading.sent_by(side.sender), *_new_keys(side)], key=_turn)
+        for side in (reading.aggregator, reading.site)
     }
     awaited = {message.digest for message in reading.messages.values()}
-    ordered: list[Message | Handover] = []
+    ordered: list[Message | NewKey] = []
     while heads := {sender: chain[0] for sender, chain in chains.items() if chain}:
         ready = {sender: head for sender, head in heads.items() if _replies_to(head) not in awaited}
         sender = min(ready or heads, key=lambda sender: (_created(heads[sender]), sender))
@@ -243,17 +240,17 @@ def _ordered(reading: Reading) -> list[Message | Handover]:
     return ordered
 
 
-def _turn(found: Message | Handover) -> tuple[int, int]:
-    """Return where in its sender's order it stands."""
-    return (found.after.seq, found.number) if isinstance(found, Handover) else (found.manifest.seq, 0)
+def _turn(found: Message | NewKey) -> tuple[int, str]:
+    """Return where in its sender's order it stands: a new key after the last message of the one before."""
+    return (found.from_seq - 1, found.path) if isinstance(found, NewKey) else (found.manifest.seq, "")
 
 
-def _created(found: Message | Handover | Survey | Answer) -> str:
+def _created(found: Message | NewKey | Survey | Answer) -> str:
     return found.manifest.created if isinstance(found, Message) else found.created
 
 
-def _replies_to(found: Message | Handover) -> str | None:
-    return None if isinstance(found, Handover) else found.manifest.in_reply_to
+def _replies_to(found: Message | NewKey) -> str | None:
+    return None if isinstance(found, NewKey) else found.manifest.in_reply_to
 
 
 def _outcome(reading: Reading, ref: MessageRef) -> str:

@@ -50,7 +50,7 @@ class Audit:
     """The result for one folder.
 
     ``in_progress``: messages whose manifest is still to come; ``removed``: tensor files that the run's rule pruned;
-    ``scratch``: scratch folders of a `check`; ``handovers``: records by which the site changed its key; ``surveys``:
+    ``scratch``: scratch folders of a `check`; ``handovers``: records by which a side changed its key; ``surveys``:
     what was asked about its images, and its answers; ``encrypted``: files that only the folder's two sides can read;
     ``opened``: how many of them were, by a key that was given; ``touched``: how many messages a finding is about.
     """
@@ -63,6 +63,7 @@ class Audit:
     removed: list[str] = field(default_factory=list)
     scratch: list[str] = field(default_factory=list)
     handovers: list[str] = field(default_factory=list)
+    aggregator_keys: list[str] = field(default_factory=list)
     surveys: list[str] = field(default_factory=list)
     encrypted: int = 0
     opened: int = 0
@@ -106,7 +107,8 @@ class _Verification:
             files=len(reading.sizes),
             size_bytes=sum(reading.sizes.values()),
             scratch=reading.scratch,
-            handovers=reading.handovers,
+            handovers=[*reading.handovers],
+            aggregator_keys=[*reading.aggregator.keys] if reading.federation else [],
             surveys=[*reading.surveys],
         )
 
@@ -332,7 +334,7 @@ def summary(audits: Mapping[str, Audit], *, is_key_compared: bool) -> str:
 
     Args:
         audits: by what to call each folder.
-        is_key_compared: whether the aggregator's key is one that was known from elsewhere.
+        is_key_compared: whether the aggregator's first key is one that was known from elsewhere.
     """
     messages = sum(audit.messages for audit in audits.values())
     files = sum(audit.files for audit in audits.values())
@@ -340,12 +342,12 @@ def summary(audits: Mapping[str, Audit], *, is_key_compared: bool) -> str:
     on_their_way = [
         f"{name}/{path}" if len(audits) > 1 else path for name, audit in audits.items() for path in audit.in_progress
     ]
-    keys = sorted({audit.federation.aggregator_key for audit in audits.values() if audit.federation})
+    keys = dict.fromkeys(key for audit in audits.values() for key in audit.aggregator_keys)
     removed = sum(len(audit.removed) for audit in audits.values())
     more = f", {len(on_their_way)} on their way ({', '.join(on_their_way)})" if on_their_way else ""
     more += f", {pluralize(removed, 'tensor file')} removed by the runs' own rule" if removed else ""
     handovers = sum(len(audit.handovers) for audit in audits.values())
-    more += f", {pluralize(handovers, 'hand-over')} of a site's key" if handovers else ""
+    more += f", {pluralize(handovers, 'hand-over')} of a key" if handovers else ""
     surveys = sum(len(audit.surveys) for audit in audits.values())
     more += (
         f", {pluralize(surveys, 'survey or sheet', 'surveys and sheets')} of figures about images" if surveys else ""
@@ -356,6 +358,6 @@ def summary(audits: Mapping[str, Audit], *, is_key_compared: bool) -> str:
     more += f", {pluralize(scratch, 'scratch folder')} of a check" if scratch else ""
     return escape(
         f"{pluralize(len(audits), 'folder')}, {pluralize(messages, 'message')}{more}, {pluralize(files, 'file')}, "
-        f"{size}: every signature, hash, chain, name and content holds under aggregator key {', '.join(keys)}"
+        f"{size}: every signature, hash, chain, name and content holds under aggregator key {', then '.join(keys)}"
         f"{'' if is_key_compared else ' (not compared with a key of yours: --key)'}"
     )

@@ -1,8 +1,9 @@
-"""A site's later signing keys: each is handed over to by the one before it, in a record that is never changed again.
+"""Either side's later signing keys: each is handed over to by the one before, in a record that never changes again.
 
-The first key is the one of the site's card; ``keys/0002.json`` hands over to the second, and so on. Each says after
-which message of the site it holds, so that of every message it is certain which key must have signed it. What is
-accepted is kept in the mirror.
+A site's first key is that of its card, the aggregator's that of ``federation.json``; ``keys/0002.json`` and
+``aggregator_keys/0002.json`` hand over to the second, and so on. Each says after which message of its sender it holds,
+so that of every message it is certain which key must have signed it. What is accepted is kept in the mirror. The
+aggregator follows a site by itself; a site follows the aggregator once a person there has named the new key.
 """
 
 from __future__ import annotations
@@ -13,91 +14,132 @@ from dataclasses import replace
 from pathlib import Path
 
 from shared.errors import ActionRequiredError, AlreadyExistsError, NotFoundError, ProtocolError, RejectedError
-from shared.exchange.names import KEYS, MAX_RECORD_BYTES, SITE_CARD, handover_path
+from shared.escaping import quoted
+from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
 from shared.exchange.records.messages import Head
-from shared.exchange.trust import Peer, open_site_card
+from shared.exchange.trust import Peer, open_federation, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
+
+NAMED_KEY = "aggregator.key"
+"""Name of the file beside a site's mirror: the key of the aggregator that a person here has named."""
 
 logger = logging.getLogger(__name__)
 
 
-def followed(site: Peer, mirror: Path) -> Peer:
-    """Return a site with all its keys that the mirror knows of, from the one of its card on.
+def enrolled(side: Peer, mirror: Path) -> Peer:
+    """Return a side under the key that it was enrolled with, which the mirror shows; before that, as it is.
 
     Raises:
         ActionRequiredError: what lies there is not as it was accepted.
     """
-    path = mirror / SITE_CARD
+    path = mirror / (FEDERATION if side.sender == AGGREGATOR else SITE_CARD)
+    if not path.exists():
+        return side
     try:
-        if path.exists():
-            card = open_site_card(path.read_bytes(), federation=site.federation, site=site.site, secret=None)
-            site = replace(site, key=card.key, handovers=())
-        while (path := mirror / handover_path(site.next_key_number)).exists():
-            site = site.hand_over(path.read_bytes())
+        if side.sender == AGGREGATOR:
+            key = open_federation(path.read_bytes(), aggregator_key=None).aggregator_key
+        else:
+            key = open_site_card(path.read_bytes(), federation=side.federation, site=side.site, secret=None).key
     except RejectedError as error:
         raise not_as_it_was_left(path, error) from None
-    return site
+    return replace(side, key=key, handovers=())
 
 
-def learn(site: Peer, folder: Folder, mirror: Path, *, accepted: Head) -> Peer:
-    """Return a site with all its keys, of which the mirror learns those that are new in the folder.
-
-    Args:
-        accepted: the site's last message here; what it signed so far cannot become another key's.
+def followed(side: Peer, mirror: Path) -> Peer:
+    """Return a side with all its keys that the mirror knows of, from its present one on.
 
     Raises:
-        RejectedError: what lies in the folder is no hand-over by the site's key.
+        ActionRequiredError: what lies there is not as it was accepted.
     """
-    for known, content in _shown(site, folder, accepted):
-        site, newest = known, known.handovers[-1]
-        path = handover_path(newest.number)
+    while (path := mirror / handover_path(side.next_key_number, side.sender)).exists():
+        try:
+            side = side.hand_over(path.read_bytes())
+        except RejectedError as error:
+            raise not_as_it_was_left(path, error) from None
+    return side
+
+
+def learn(side: Peer, folder: Folder, mirror: Path, *, accepted: Head, only_named: bool = False) -> Peer:
+    """Return a side with all its keys, of which the mirror learns those that are new in the folder.
+
+    Args:
+        accepted: its last message here; what it signed so far cannot become another key's.
+        only_named: no key is learnt but the one that a person here has named (``name_key``).
+
+    Raises:
+        RejectedError: what lies in the folder is no hand-over by its key.
+        ActionRequiredError: it hands over to a key that nobody here has named.
+    """
+    for known, content in _shown(side, folder, accepted):
+        newest, path = known.handovers[-1], handover_path(known.handovers[-1].number, side.sender)
+        if only_named and newest.key != _named_key(mirror):
+            raise ActionRequiredError(
+                f"{path}: the aggregator hands over to the key {newest.key}: ask its people by telephone whether that "
+                f"is theirs; if so, `dropfed-site accept-key {newest.key} --work {quoted(mirror.parent)}`"
+            )
+        side = known
         write_file(mirror / path, content)
         logger.warning(
             "%s: from its message %d on it signs with another key, %s…, handed over to in %s; see that its people know",
-            site.site,
+            side.sender,
             newest.after.seq + 1,
             newest.key[:16],
             path,
         )
-    return site
+    return side
 
 
-def shown(site: Peer, folder: Folder) -> Peer:
-    """Return a site with all its keys that the folder shows, from the one that it has here on.
+def name_key(work: Path, key: str) -> None:
+    """Write down which key of the aggregator a person at a site has named, for its daemon to follow."""
+    write_file(work / NAMED_KEY, key.encode())
+
+
+def _named_key(mirror: Path) -> str | None:
+    path = mirror.parent / NAMED_KEY
+    return path.read_text() if path.exists() else None
+
+
+def shown(side: Peer, folder: Folder) -> Peer:
+    """Return a side with all its keys that the folder shows, from the one that it has here on.
 
     Raises:
-        RejectedError: what lies in the folder is no hand-over by the site's key.
+        RejectedError: what lies in the folder is no hand-over by its key.
     """
-    for known, _ in _shown(site, folder):
-        site = known
-    return site
+    for known, _ in _shown(side, folder):
+        side = known
+    return side
 
 
-def _shown(site: Peer, folder: Folder, accepted: Head | None = None) -> Iterator[tuple[Peer, bytes]]:
-    """Yield the site with one key more at each step, and the record that hands over to that."""
+def _shown(side: Peer, folder: Folder, accepted: Head | None = None) -> Iterator[tuple[Peer, bytes]]:
+    """Yield the side with one key more at each step, and the record that hands over to that."""
     while True:
         try:
-            content = folder.read(handover_path(site.next_key_number), max_bytes=MAX_RECORD_BYTES)
+            content = folder.read(handover_path(side.next_key_number, side.sender), max_bytes=MAX_RECORD_BYTES)
         except NotFoundError:
             return
-        site = site.hand_over(content, accepted=accepted)
-        yield site, content
+        side = side.hand_over(content, accepted=accepted)
+        yield side, content
 
 
-def publish(folder: Folder, mirror: Path) -> None:
-    """Put the hand-overs of the mirror into the folder.
+def publish(own: Peer, folder: Folder, mirror: Path) -> None:
+    """Put our hand-overs of the mirror into the folder.
 
     Raises:
         ActionRequiredError: there is another there.
     """
-    for path in sorted((mirror / KEYS).glob("*.json")):
+    for handover in own.handovers:
+        path = handover_path(handover.number, own.sender)
         try:
-            folder.create(f"{KEYS}/{path.name}", path.read_bytes())
+            folder.create(path, (mirror / path).read_bytes())
         except AlreadyExistsError:
+            whose, remedy = (
+                ("the aggregator's", "tell every hospital, and begin a new federation")
+                if own.sender == AGGREGATOR
+                else ("this site's", "tell the aggregator's people, who must invite this hospital under a new name")
+            )
             raise ActionRequiredError(
-                f"{KEYS}/{path.name} in the folder is not the hand-over that was made here: somebody else has this "
-                "site's key; tell the aggregator's people, who must invite this hospital under a new name"
+                f"{path} in the folder is not the hand-over that was made here: somebody else has {whose} key; {remedy}"
             ) from None
 
 

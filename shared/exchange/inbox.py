@@ -11,6 +11,7 @@ from shared.exchange.handovers import learn
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MessageRef, is_weights
 from shared.exchange.records.messages import Status
+from shared.exchange.records.surveys import Survey
 from shared.exchange.trust import Message, check_encrypted, check_file
 from shared.folder.contract import Folder
 
@@ -68,11 +69,11 @@ class Inbox:
         # 1. The manifest passes the only door before a byte of a payload is asked for. What is wrong once may be a torn
         #    read; what is wrong twice is reported.
         try:
-            message = mirror.peer.open(manifest, ref, head=mirror.peer_head, answers=answers, refused=mirror.refused)
+            message = self._opened(manifest, ref, answers)
             if ref.kind != "offer":
                 check_encrypted(message, mirror.require_configuration(ref.run).encrypt)
         except DoubtfulError:
-            if not self._learn_keys() and self._fails_again(ref.path):
+            if self._fails_again(ref.path):
                 self._require_listed(ref.manifest, len(manifest))
                 raise
             return None
@@ -106,6 +107,16 @@ class Inbox:
         logger.info("%s: received %s", mirror.own.site, ref.path)
         return message
 
+    def _opened(self, manifest: bytes, ref: MessageRef, answers: Collection[str | None]) -> Message:
+        """Check a manifest as the other side's next message, under a key that it has handed over to if need be."""
+        mirror = self._mirror
+        try:
+            return mirror.peer.open(manifest, ref, head=mirror.peer_head, answers=answers, refused=mirror.refused)
+        except DoubtfulError:
+            if not self._learn_keys():
+                raise
+            return mirror.peer.open(manifest, ref, head=mirror.peer_head, answers=answers, refused=mirror.refused)
+
     def is_signed(self, ref: MessageRef, manifest: bytes) -> bool:
         """Return whether the other side has signed a noticed manifest for this place."""
         return self._number_of(ref, manifest) is not None
@@ -135,13 +146,34 @@ class Inbox:
                 raise
             return self._mirror.peer.open_status(content)
 
+    def open_survey(self, content: bytes, number: int) -> Survey:
+        """Return a survey of the aggregator that is the other side, and that was not seen before.
+
+        Raises:
+            RejectedError: signature, names or number do not hold, or it is not well-formed.
+        """
+        try:
+            return self._mirror.peer.open_survey(content, number, is_new=True)
+        except RejectedError:
+            if not self._learn_keys():
+                raise
+            return self._mirror.peer.open_survey(content, number, is_new=True)
+
     def _learn_keys(self) -> bool:
-        """As the aggregator: look for further keys of the site; return whether there is one."""
-        if self._mirror.own.sender != AGGREGATOR:
-            return False
+        """Look for further keys of the other side; return whether there is one.
+
+        Raises:
+            ActionRequiredError: as a site: the aggregator has one that nobody here has named yet.
+        """
         before = self._mirror.peer
         try:
-            self._mirror.peer = learn(before, self._folder, self._mirror.root, accepted=self._mirror.peer_head)
+            self._mirror.peer = learn(
+                before,
+                self._folder,
+                self._mirror.root,
+                accepted=self._mirror.peer_head,
+                only_named=before.sender == AGGREGATOR,
+            )
         except RejectedError as error:
             if not self._fails_again(error.file):
                 logger.warning("%s: %s; it is not followed", self._mirror.own.site, error)

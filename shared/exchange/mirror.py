@@ -28,7 +28,7 @@ from typing import Any
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.ciphertexts import Ciphertexts
 from shared.exchange.encryption import EncryptionKey
-from shared.exchange.handovers import followed, not_as_it_was_left
+from shared.exchange.handovers import enrolled, followed, not_as_it_was_left
 from shared.exchange.ledger import Ledger
 from shared.exchange.names import AGGREGATOR, MANIFEST, RUN_CONFIGURATION, RUNS, MessageRef, ref_at
 from shared.exchange.records.messages import Head
@@ -71,9 +71,8 @@ class Mirror(Ledger):
         self.ciphertexts = Ciphertexts(home, encryption_key)
         self._quarantine = home / "quarantine"
         self._public_key = public_key
-        own = Peer(peer.federation, peer.site, me, public_key)
-        self.peer = followed(peer, self.root) if me == AGGREGATOR else peer
-        self.own = own if me == AGGREGATOR else followed(own, self.root)
+        self.peer = followed(peer, self.root)
+        self.own = followed(enrolled(Peer(peer.federation, peer.site, me, public_key), self.root), self.root)
         self._configurations: dict[str, RunConfiguration] = {}
         self._on_its_way: tuple[MessageRef, Future[None]] | None = None  # to the disk
         self._turn = Lock()  # at the aggregator, two threads share a mirror
@@ -217,10 +216,15 @@ class Mirror(Ledger):
             ActionRequiredError: it is another.
         """
         if self._public_key != self.own.newest_key:
+            remedy = (
+                "if `dropfed-aggregator rotate-key` was cut off, run it again; else put that key back from a backup"
+                if self.own.sender == AGGREGATOR
+                else "put that very key back from a backup; if nobody here has run `dropfed-site rotate-key`, somebody "
+                "else has this site's key: tell the aggregator's people"
+            )
             raise ActionRequiredError(
                 f"{self.own.sender} signs with the key {self.own.newest_key[:16]}… by now, and another one is here: "
-                "put that very key back from a backup; if nobody here has run `dropfed-site rotate-key`, somebody else "
-                "has this site's key: tell the aggregator's people"
+                f"{remedy}"
             )
 
     def require_keys(self, run: str) -> None:

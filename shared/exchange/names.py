@@ -36,9 +36,10 @@ SITE_CARD = "site.json"
 STATUS = "status.json"
 ROOT_FILES = frozenset({README, FEDERATION, SITE_CARD, STATUS})
 KEYS = "keys"
+AGGREGATOR_KEYS = "aggregator_keys"
 SURVEYS = "surveys"
 SHEETS = "sheets"
-RECORD_FOLDERS = frozenset({KEYS, SURVEYS, SHEETS})
+RECORD_FOLDERS = frozenset({KEYS, AGGREGATOR_KEYS, SURVEYS, SHEETS})
 """Folders of signed records that are part of no message."""
 RUNS = "runs"
 
@@ -205,14 +206,22 @@ def is_weights(name: str) -> bool:
     return name.endswith(WEIGHTS_SUFFIX)
 
 
-def handover_path(number: int) -> str:
-    """Return where the record lies that hands over to a site's key of a number; its card shows the first."""
-    return f"{KEYS}/{number:04d}.json"
+def keys_of(sender: str) -> str:
+    """Return the folder of the records by which a sender hands over to its later keys."""
+    return AGGREGATOR_KEYS if sender == AGGREGATOR else KEYS
 
 
-def is_handover(path: str) -> bool:
+def handover_path(number: int, sender: str) -> str:
+    """Return where the record lies that hands over to a sender's key of a number.
+
+    A site's card shows its first, and ``federation.json`` the aggregator's.
+    """
+    return f"{keys_of(sender)}/{number:04d}.json"
+
+
+def is_handover(path: str, sender: str) -> bool:
     """Return whether such a record may lie at ``path``."""
-    return re.fullmatch(rf"{KEYS}/(?!000[01])[0-9]{{4}}\.json", path) is not None
+    return re.fullmatch(rf"{keys_of(sender)}/(?!000[01])[0-9]{{4}}\.json", path) is not None
 
 
 def survey_path(number: int) -> str:
@@ -237,7 +246,7 @@ def is_sheet(path: str) -> bool:
 
 def is_lasting_record(path: str) -> bool:
     """Return whether a signed record that is part of no message, and never changes, may lie below the root there."""
-    return is_handover(path) or is_survey(path) or is_sheet(path)
+    return any(is_handover(path, sender) for sender in ("site", AGGREGATOR)) or is_survey(path) or is_sheet(path)
 
 
 def is_scratch(path: str) -> bool:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from shared.errors import ActionRequiredError, NotFoundError
 from shared.exchange.encryption import Ciphertext
-from shared.exchange.handovers import followed, learn, publish
+from shared.exchange.handovers import enrolled, followed, learn, publish
 from shared.exchange.inbox import noticed
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import KINDS, MANIFEST, MessageRef, is_weights, may_hold
@@ -198,19 +198,19 @@ class Outbox:
             path.unlink()
             logger.info("%s: removed %s/%s, as the run's rule says", self._mirror.own.site, message.ref.path, name)
 
-    # --- a site's later keys -------------------------------------------------------------------------------
+    # --- our later keys ------------------------------------------------------------------------------------
 
     def publish_keys(self) -> None:
-        """As the site: put our hand-overs into the folder, and learn those of it that a lost mirror does not have.
+        """Put our hand-overs into the folder, and learn those of it that a lost mirror does not have.
 
         Raises:
             RejectedError: what is there is no hand-over by our key.
             ActionRequiredError: our key was handed over to one that we do not have.
         """
         mirror = self._mirror
-        publish(self._folder, mirror.root)
-        known = followed(mirror.own, mirror.root)
-        mirror.own = learn(known, self._folder, mirror.root, accepted=mirror.own_head)
+        mirror.own = followed(enrolled(mirror.own, mirror.root), mirror.root)
+        publish(mirror.own, self._folder, mirror.root)
+        mirror.own = learn(mirror.own, self._folder, mirror.root, accepted=mirror.own_head)
         mirror.require_newest_key()
 
     def _sizes_in_folder(self, ref: MessageRef) -> dict[str, int | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from shared.doors import Refusal
 from shared.doors.json_text import Json, canonical, parse_canonical
-from shared.doors.keys import require_signed
+from shared.doors.keys import require_public, require_signed
 from shared.errors import ActionRequiredError
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.folder.durable import read_private, write_file
@@ -32,6 +33,7 @@ __all__ = [
     "enrolment_code",
     "fingerprint",
     "in_groups",
+    "is_public_key",
     "open_signed",
 ]
 
@@ -104,6 +106,15 @@ def open_signed(content: bytes) -> tuple[Json, str]:
     body, key = record["body"], record["key"]
     require_signed(canonical(body), key, record["signature"])
     return body, key
+
+
+def is_public_key(text: str) -> bool:
+    """Return whether a text is a public signing key: 64 hex digits, and not everybody can sign under it."""
+    try:
+        require_public(text)
+    except Refusal:
+        return False
+    return re.fullmatch(r"[0-9a-f]{64}", text) is not None
 
 
 def enrolment_code(secret: str, federation: str, site: str, key: str) -> str:

@@ -88,9 +88,14 @@ class Peer:
     protocol: Protocol = PROTOCOL
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """All the sender's keys, the first one first."""
+        return (self.key, *(each.key for each in self.handovers))
+
+    @property
     def newest_key(self) -> str:
         """The key that signs the sender's next message."""
-        return self.handovers[-1].key if self.handovers else self.key
+        return self.keys[-1]
 
     @property
     def next_key_number(self) -> int:
@@ -113,13 +118,14 @@ class Peer:
         Raises:
             RejectedError: naming the record and what is wrong.
         """
-        path, before = handover_path(self.next_key_number), self.handovers[-1].after if self.handovers else Head()
+        path = handover_path(self.next_key_number, self.sender)
+        before = self.handovers[-1].after if self.handovers else Head()
         handover = _of_protocol(_open_signed_by(content, path, self.newest_key), Handover, path, self.protocol)
-        if (handover.federation, handover.site) != (self.federation, self.sender):
+        if (handover.federation, handover.site) != (self.federation, self.site):
             _refuse(path, f"was written for {handover.federation}/{handover.site}")
         if handover.number != self.next_key_number:
             _refuse(path, f"is number {handover.number}, which belongs elsewhere")
-        if handover.key in {self.key, *(each.key for each in self.handovers)}:
+        if handover.key in self.keys:
             _refuse(path, "hands over to a key that was used before")
         if handover.after.seq < max(before.seq, accepted.seq if accepted else 0):
             _refuse(path, "takes messages from the key that signed them")
@@ -203,13 +209,18 @@ class Peer:
             _refuse(STATUS, f"was written for {status.federation}/{status.site}")
         return status
 
-    def open_survey(self, content: bytes, number: int) -> Survey:
+    def open_survey(self, content: bytes, number: int, *, is_new: bool = False) -> Survey:
         """Check what the aggregator asks about the site's images, at the place of its number.
+
+        Args:
+            is_new: it was not seen before, so that only the newest key may have signed it.
 
         Raises:
             RejectedError: signature, names or number do not hold, or it is not well-formed.
         """
-        body, _ = self._open_signed(content, path := survey_path(number))
+        body, key = self._open_signed(content, path := survey_path(number))
+        if is_new and key != self.newest_key:
+            _doubt(path, f"is signed by a key of {self.sender} that was handed over before")
         survey = _of_protocol(body, Survey, path, self.protocol)
         self._require_here(survey, number, path)
         return survey
@@ -242,7 +253,7 @@ class Peer:
 
     def _open_signed(self, content: bytes, path: str) -> tuple[dict[str, object], str]:
         body, key = _open_signed(content, path)
-        if key not in (self.key, *(each.key for each in self.handovers)):
+        if key not in self.keys:
             _doubt(path, "is signed by an unknown key")
         return body, key
 

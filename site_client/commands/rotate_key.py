@@ -30,8 +30,9 @@ def command(work: Path, yes: bool) -> None:
         if not yes:
             require_yes("Make a new signing key? The present one signs nothing any more.")
         handover = rotate(work)
+    path = handover_path(handover.number, handover.site)
     say(
         f"{handover.site} signs with key {handover.key} from its message {handover.after.seq + 1} on, and says so in "
-        f"{handover_path(handover.number)} at the daemon's next start: `dropfed-site run --work {quoted(work)}`; then, "
+        f"{path} at the daemon's next start: `dropfed-site run --work {quoted(work)}`; then, "
         f"not before, put {work / KEY_FILE} into the backup in place of the old one"
     )

@@ -117,17 +117,7 @@ class Hospital:
         self.set_policy(POLICY)
         place(self.work, no_secret(7, "north"))
         self.live()
-        key = SigningKey.at(aggregator / "signing.key")
-        self.site = FolderSync(
-            aggregator / "sites" / "north",
-            LocalFolder(self.drop),
-            invite=read_invite(aggregator, "north"),
-            key=key,
-            encryption_key=encryption_key(aggregator),
-            stop=threading.Event(),
-            longest_interval_s=0.01,
-            on_news=lambda: None,
-        )
+        self.site = self.launched()
         assert self.site.work()  # enrols it
 
     @property
@@ -170,6 +160,20 @@ class Hospital:
             time.sleep(0.02)
 
     # --- the aggregator ------------------------------------------------------------------------------------
+
+    def launched(self) -> FolderSync:
+        """Return the aggregator's end as a new process begins it."""
+        aggregator = self.home / "aggregator"
+        return FolderSync(
+            aggregator / "sites" / "north",
+            LocalFolder(self.drop),
+            invite=read_invite(aggregator, "north"),
+            key=SigningKey.at(aggregator / "signing.key"),
+            encryption_key=encryption_key(aggregator),
+            stop=threading.Event(),
+            longest_interval_s=0.01,
+            on_news=lambda: None,
+        )
 
     def offer(self, run: RunConfiguration | None = None) -> RunConfiguration:
         """Offer a run; one that was offered before and never started is aborted first."""

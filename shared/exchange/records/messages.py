@@ -74,10 +74,12 @@ class SiteCard(Record):
 
 
 class Handover(Record):
-    """``keys/0002.json``: a site's key of that number, signed by the one before it.
+    """``keys/0002.json``: a site's key of that number, signed by the one before it; ``aggregator_keys/0002.json``: the
+    aggregator's.
 
     Args:
-        after: the site's last message that an earlier key signed; all that follow are signed by ``key``.
+        site: whose folder it lies in.
+        after: the sender's last message there that an earlier key signed; all that follow are signed by ``key``.
     """
 
     protocol: Protocol = PROTOCOL

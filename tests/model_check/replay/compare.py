@@ -90,7 +90,7 @@ def _compare_files(aggregator: AggregatorOnDisk, name: str, folder: Folder) -> N
     _same("files that belong to no message", lying - expected, set())
     _same(names.SITE_CARD, names.SITE_CARD in lying, site.is_here)
     _same(names.FEDERATION, names.FEDERATION in lying, desk.enrolled)
-    _same("the hand-over", handover_path(2) in lying, site.shows_key)
+    _same("the hand-over", handover_path(2, "site") in lying, site.shows_key)
 
 
 def _compare_messages(lying: set[str], messages: tuple[Signed, ...], end: Desk | Hospital) -> set[str]:

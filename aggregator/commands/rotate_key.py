@@ -1,0 +1,35 @@
+"""Make the aggregator a new signing key, handed over to by the present one. No launch may be at work here.
+
+The folders show the hand-over from the next launch on. A hospital goes on once a person there has compared the new key
+with yours, by telephone, and named it: `dropfed-site accept-key`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aggregator.commands import WORK
+from aggregator.configuration import MADE_BY
+from aggregator.rotation import require_rotatable, rotate
+from aggregator.setup import KEY_FILE
+from shared.commands import require_yes, say
+from shared.folder.lock import require_private, work_lock
+
+
+@click.command(help=__doc__)
+@WORK
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def command(work: Path, yes: bool) -> None:
+    with work_lock(work, "a daemon works in this directory; rotate the key once its run has ended", MADE_BY):
+        require_private(work)
+        require_rotatable(work)
+        if not yes:
+            require_yes("Make a new signing key? Every hospital then waits until a person there has named it.")
+        rotated = rotate(work)
+    say(f"the aggregator signs with key {rotated.key}, and the folders say so from the next launch on")
+    say(f"tell {', '.join(rotated.enrolled)} by telephone, to name it: `dropfed-site accept-key {rotated.key}`")
+    for site in rotated.invited:
+        say(f"{site} has not joined yet: send its people invites/{site}.json anew, for the one before is void")
+    say(f"put {work / KEY_FILE} into the backup in place of the old one")

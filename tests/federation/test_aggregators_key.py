@@ -1,0 +1,230 @@
+"""The aggregator changes its signing key: no hospital follows before a person there has named the new one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from aggregator import rotation
+from aggregator.cli import main as aggregator_command
+from aggregator.rotation import NEW_KEY_FILE, rotate
+from aggregator.setup import initialise
+from shared.audit.cli import main as audit_command
+from shared.audit.verify import verify
+from shared.errors import ActionRequiredError, ConfigurationError
+from shared.exchange.names import AGGREGATOR, MessageRef, handover_path, survey_path
+from shared.exchange.records.messages import Handover, Head
+from shared.exchange.records.surveys import Survey
+from shared.exchange.records.values import now_text
+from shared.exchange.signing import SigningKey
+from shared.exchange.trust import Peer
+from shared.folder.durable import write_file
+from shared.folder.listed import ListedFolder
+from shared.folder.local import LocalFolder
+from site_client.cli import main as site_command
+from site_client.moving import Mover
+from tests.federation.hospital import Hospital
+from tests.federation.running import TASK, run_configuration, write_data
+
+RECORD = handover_path(2, AGGREGATOR)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("images")
+    write_data(TASK, home, 0, images=12, seed=1)
+    return home
+
+
+@pytest.fixture
+def hospital(tmp_path: Path, images: Path) -> Hospital:
+    """It has answered one offer."""
+    hospital = Hospital(tmp_path / "home", images)
+    offer(hospital, "one")
+    hospital.live()
+    assert heard(hospital, "one")
+    return hospital
+
+
+def offer(hospital: Hospital, run: str) -> None:
+    hospital.offer(run_configuration(run=run, sites=["north"], quorum=1))
+
+
+def heard(hospital: Hospital, run: str) -> bool:
+    return any(hospital.receive(MessageRef("consent", run)) for _ in range(3))
+
+
+def key_of(hospital: Hospital) -> SigningKey:
+    return SigningKey.at(hospital.home / "aggregator" / "signing.key")
+
+
+def rotated(hospital: Hospital) -> str:
+    """The aggregator has another key and shows it; return the public one."""
+    new = rotate(hospital.home / "aggregator").key
+    hospital.site = hospital.launched()
+    hospital.site.work()
+    return new
+
+
+def named(hospital: Hospital, key: str) -> Result:
+    return CliRunner().invoke(site_command, ["accept-key", key, "--work", str(hospital.work)])
+
+
+def test_a_hospital_goes_on_once_a_person_there_has_named_the_new_key(hospital: Hospital) -> None:
+    before = key_of(hospital).public
+    new = rotated(hospital)
+    assert key_of(hospital).public == new != before
+    offer(hospital, "two")
+    with pytest.raises(ActionRequiredError, match=rf"{RECORD}: the aggregator hands over to the key {new}: ask its "):
+        hospital.live()
+    assert named(hospital, "0" * 63 + "f").exit_code == 2
+    with pytest.raises(ActionRequiredError, match=f"accept-key {new}"):
+        hospital.live()
+    assert not heard(hospital, "two")
+
+    told = named(hospital, new)
+    assert told.exit_code == 0 and new in told.output
+    hospital.live()
+    assert heard(hospital, "two")
+    assert "a key of the aggregator that this site knows already" in named(hospital, new).output
+
+    audit = verify(LocalFolder(hospital.drop), aggregator_key=before)
+    assert audit.findings == [] and audit.handovers == [RECORD] and audit.aggregator_keys == [before, new]
+    folder = str(hospital.drop)
+    assert f"aggregator key {before}, then {new}" in CliRunner().invoke(audit_command, ["verify", folder]).output
+    events = json.loads(CliRunner().invoke(audit_command, ["timeline", folder, "--json"]).output)
+    (event,) = [each for each in events if each["kind"] == "handover"]
+    assert (event["sender"], event["key"], event["new_key"], event["from_seq"]) == (AGGREGATOR, before, new, 2)
+    page = hospital.home / "audit.html"
+    assert CliRunner().invoke(audit_command, ["report", folder, "--html", str(page)]).exit_code == 0
+    assert before in (text := page.read_text()) and new in text
+
+
+def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(hospital: Hospital) -> None:
+    thief = key_of(hospital)
+    new = rotated(hospital)
+    named(hospital, new)
+    offer(hospital, "two")
+    hospital.live()
+    ledger, ref = hospital.channel.ledger, MessageRef("abort", "two")
+    signed = json.loads(ledger.path(MessageRef("offer", "two"), "manifest.json").read_bytes())["body"]
+    false = signed | {"kind": "abort", "seq": ledger.own_head.seq + 1, "previous": ledger.own_head.digest}
+    write_file(hospital.drop / ref.manifest, thief.sign(false | {"files": {"abort.json": signed["files"]["run.yaml"]}}))
+    with pytest.raises(ActionRequiredError, match="is signed by another key of aggregator than its message 4"):
+        for _ in range(2):
+            hospital.daemon.step()
+    asked = {"federation": "retina", "site": "north", "number": 1, "task": TASK, "classes": [], "created": now_text()}
+    write_file(hospital.drop / survey_path(1), thief.sign(Survey.model_validate(asked).model_dump(mode="json")))
+    (hospital.drop / ref.manifest).unlink()
+    hospital.live()
+    assert not (hospital.work / "mirror" / survey_path(1)).exists()
+    with pytest.raises(ActionRequiredError, match=r"signs with the key .* by now, and another one is here"):
+        write_file(
+            hospital.home / "aggregator" / "signing.key", thief._key.private_bytes_raw().hex().encode(), private=True
+        )
+        hospital.launched()
+
+
+def test_a_strangers_hand_over_is_not_followed(hospital: Hospital, caplog: pytest.LogCaptureFixture) -> None:
+    stranger = SigningKey(bytes([7]) * 32)
+    named(hospital, stranger.public)
+    record = Handover(
+        federation="retina", site="north", number=2, key=stranger.public, after=Head(), created=now_text()
+    )
+    write_file(hospital.drop / RECORD, stranger.sign(record.model_dump()))
+    offer(hospital, "two")
+    hospital.live()
+    write_file(hospital.drop / MessageRef("abort", "two").manifest, b"{}")
+    with pytest.raises(ActionRequiredError):
+        for _ in range(2):
+            hospital.daemon.step()
+    assert "hand-over" in caplog.text or RECORD in caplog.text
+    assert not (hospital.work / "mirror" / RECORD).exists()
+    assert verify(LocalFolder(hospital.drop)).findings
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", range(3))
+def test_cut_off_at_any_step_the_same_command_goes_on(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    before, aggregator = key_of(hospital).public, hospital.home / "aggregator"
+    steps = iter(range(3))
+
+    def dying(act: Callable[..., object]) -> Callable[..., object]:
+        def acted(*arguments: object, **options: object) -> object:
+            if next(steps) == step:
+                raise Killed
+            return act(*arguments, **options)
+
+        return acted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SigningKey, "made_at", dying(SigningKey.made_at))
+        patch.setattr(rotation, "write_file", dying(write_file))
+        replace = Path.replace
+        patch.setattr(
+            Path,
+            "replace",
+            lambda self, target: (dying(replace) if self.name == NEW_KEY_FILE else replace)(self, target),
+        )
+        with pytest.raises(Killed):
+            rotate(aggregator)
+    if step == 2:  # the record is there, the key is not
+        with pytest.raises(ActionRequiredError, match="if `dropfed-aggregator rotate-key` was cut off, run it again"):
+            hospital.launched()
+    told = CliRunner().invoke(aggregator_command, ["rotate-key", "--yes", "--work", str(aggregator)])
+    assert told.exit_code == 0, told.output
+    new = key_of(hospital).public
+    assert new != before and f"accept-key {new}" in told.output and "tell north by telephone" in told.output
+    hospital.site = hospital.launched()
+    hospital.site.work()
+    assert verify(LocalFolder(hospital.drop)).aggregator_keys == [before, new]
+    assert not (aggregator / NEW_KEY_FILE).exists()
+
+
+def test_a_hospital_that_has_not_joined_needs_its_invite_anew(hospital: Hospital) -> None:
+    aggregator = hospital.home / "aggregator"
+    initialise(aggregator, "retina", {"south": "http://127.0.0.1/south/"}, AGGREGATOR)
+    invite = aggregator / "invites" / "south.json"
+    before = json.loads(invite.read_bytes())
+    rotated = rotate(aggregator)
+    assert (rotated.enrolled, rotated.invited) == (["north"], ["south"])
+    assert json.loads(invite.read_bytes()) == before | {"aggregator_key": rotated.key}
+    assert invite.stat().st_mode & 0o077 == 0
+
+
+def test_a_key_that_nobody_knows_is_not_handed_over(tmp_path: Path) -> None:
+    initialise(tmp_path / "work", "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
+    with pytest.raises(ConfigurationError, match="no hospital has joined yet"):
+        rotate(tmp_path / "work")
+
+
+def test_an_auditor_sees_a_hand_over_that_was_taken_away(hospital: Hospital) -> None:
+    new = rotated(hospital)
+    named(hospital, new)
+    offer(hospital, "two")
+    (hospital.drop / RECORD).unlink()
+    found = {finding.file for finding in verify(LocalFolder(hospital.drop)).findings}
+    assert MessageRef("offer", "two").manifest in found
+
+
+def test_a_site_without_a_network_gets_the_hand_over_too(hospital: Hospital, tmp_path: Path) -> None:
+    first = key_of(hospital).public
+    rotated(hospital)
+    offer(hospital, "two")
+    for name in ("home-of-mover", "exchange"):
+        (tmp_path / name).mkdir()
+    here = LocalFolder(tmp_path / "exchange")
+    aggregator = Peer("retina", "north", AGGREGATOR, first)
+    mover = Mover(tmp_path / "home-of-mover", ListedFolder(LocalFolder(hospital.drop)), here, aggregator)
+    assert mover.move()
+    for path in (RECORD, MessageRef("offer", "two").manifest):
+        assert (tmp_path / "exchange" / path).read_bytes() == (hospital.drop / path).read_bytes()
