@@ -73,6 +73,17 @@ def wheel_behind(group: Group, name: str) -> str | None:
     return None if point is None else _wheel_of(point)
 
 
+def plugins_of(named: Iterable[tuple[Group, str]]) -> list[Plugin]:
+    """Return the wheels that provide what is named by kind and name, as they are installed here.
+
+    Raises:
+        ConfigurationError: as for ``described``.
+    """
+    wheels = {wheel for group, name in named if (wheel := wheel_behind(group, name)) is not None}
+    here = distributions()
+    return [described(here[wheel]) for wheel in sorted(wheels)]
+
+
 def template_of(task: str) -> str | None:
     """Return the run that a wheel brings beside its task, ``run.TASK.yaml`` in the folder of the task's module, if it
     does. Nothing is imported for that.
@@ -172,9 +183,7 @@ def required_by(run: RunConfiguration) -> list[Plugin]:
         ("encoders", str(run.task_options.get("encoder"))),
         *(("scores", name) for name in run.scores),
     ]
-    wheels = {wheel for group, name in named if (wheel := wheel_behind(group, name)) is not None}
-    here = distributions()
-    return [described(here[wheel]) for wheel in sorted(wheels)]
+    return plugins_of(named)
 
 
 def disagreements(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> list[str]:
@@ -219,6 +228,11 @@ def permit(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> N
 def permit_installed() -> None:
     """Let this process import whatever is installed: on a researcher's own machine, for images of their own."""
     _permitted.update(distributions())
+
+
+def unpermitted(asked: Iterable[Plugin]) -> list[str]:
+    """Return what people call those of some wheels that may not be imported in this process."""
+    return [f"{plugin.name} {plugin.version}" for plugin in asked if plugin.name not in _permitted]
 
 
 def is_permitted(group: Group, name: str) -> bool:

@@ -37,8 +37,8 @@ import numpy as np
 import dropfed
 
 PLACE = Path({place!r})
-AT_AGGREGATOR = sys.modules["__main__"].__spec__.name == "aggregator.plugged"
-WORK = json.loads(Path(sys.argv[1], "question.json").read_text())["kind"]
+PLACE_OF_WORK, _, WORK = json.loads(Path(sys.argv[1], "question.json").read_text())["kind"].partition(":")
+AT_AGGREGATOR = PLACE_OF_WORK.startswith("aggregator.")
 
 
 def next_of(step):
