@@ -16,12 +16,19 @@ from pydantic import TypeAdapter
 from shared.commands import AS_JSON, say
 from shared.errors import PluginError
 from shared.exchange.records.run import Plugin
-from shared.learning.apart import Bounds, Progress, Question, answered, names_of
-from shared.learning.kept_model import WITH_PLUGINS, KeptCard, described, open_model
+from shared.learning.apart import (
+    PLUGIN_MINUTES,
+    WITH_PLUGINS,
+    Bounds,
+    Progress,
+    Question,
+    answered,
+    bounds_said,
+    names_of,
+)
+from shared.learning.kept_model import KeptCard, described, open_model
 from shared.learning.predictions import PAGE, evaluate_labelled, predict, untold
 from shared.plurals import pluralize
-
-PLUGIN_MINUTES = "--plugin-minutes"
 
 _IMAGES = click.argument("images", type=click.Path(path_type=Path, exists=True))
 _FOLDER = click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
@@ -121,16 +128,7 @@ def show_scores(
 
 def _apart(card: KeptCard, minutes: float, *, with_plugins: bool) -> tuple[Bounds, list[Plugin]]:
     """Return what a model's plug-ins may do here, and those that are run: none, if nobody has asked for that."""
-    bounds = Bounds(
-        said_in="the command line",
-        allowed={each.name: each.sha256 for each in card.plugins},
-        allowed_in=WITH_PLUGINS,
-        minutes=minutes,
-        minutes_key=PLUGIN_MINUTES,
-        memory_gb=None,
-        if_full="take fewer images at a time",
-        threads=torch.get_num_threads(),
-    )
+    bounds = bounds_said(card.plugins, minutes, torch.get_num_threads())
     return bounds, card.plugins if with_plugins else []
 
 

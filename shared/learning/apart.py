@@ -40,6 +40,8 @@ from shared.learning.plugins import disagreements
 
 QUESTION, ANSWER, OBSTACLE, OUTPUT = "question.json", "answer.json", "obstacle.json", "output.txt"
 PERCENT, REST = "percent", "rest"
+WITH_PLUGINS, PLUGIN_MINUTES = "--with-plugins", "--plugin-minutes"
+"""By what people have a command run the plug-ins that a model or a run names, and how long these may take."""
 PROGRAM = "shared.learning.plugged"
 """The module that a child process runs."""
 
@@ -92,6 +94,20 @@ class Bounds(Record):
         return f"the memory is full; see what it does, or {self.if_full}"
 
 
+def bounds_said(asked: Sequence[Plugin], minutes: float, threads: int) -> Bounds:
+    """Return what plug-ins may do that people have a command run, by ``WITH_PLUGINS``."""
+    return Bounds(
+        said_in="the command line",
+        allowed={each.name: each.sha256 for each in asked},
+        allowed_in=WITH_PLUGINS,
+        minutes=minutes,
+        minutes_key=PLUGIN_MINUTES,
+        memory_gb=None,
+        if_full="give it less to do at a time",
+        threads=threads,
+    )
+
+
 class Question(Record, Generic[AnswerT]):
     """A piece of work with a task or a method, which may be a plug-in's.
 
@@ -112,7 +128,8 @@ class Question(Record, Generic[AnswerT]):
 
 
 class Asked(Record):
-    """``question.json``: what a child process is started with. No key, no secret and no password is in it.
+    """``question.json``: what a child process is started with. No password and no key of anybody's is in it; an audit
+    of an encrypted run gives it what opens that run's files alone.
 
     Args:
         kind: module and name of the question's class, with a colon between them.

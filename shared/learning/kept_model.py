@@ -31,6 +31,7 @@ from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import Count, Digest, Record, ScoreColumn
 from shared.exchange.weights import TensorFile, check_tensors
 from shared.folder.durable import hash_file
+from shared.learning.apart import WITH_PLUGINS
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors
@@ -43,7 +44,6 @@ from shared.learning.tasks.terms import EXTERNAL, Options
 
 CARD = "card.yaml"
 MODEL_CARD = "model-card.json"
-WITH_PLUGINS = "--with-plugins"
 NO_THETA = "an export has none: it is measured at a site"
 
 _ANY_CLASSES = 2  # of a head that is not there

@@ -7,7 +7,8 @@ hospital's policy names what it allows by distribution and hash. Nothing of a wh
     2. what is allowed here        ``policy: plugins:`` of ``site.yaml``, ``plugins:`` of ``aggregator.yaml``
     3. what the run asks for       ``plugins`` of ``run.yaml``
 
-Who has compared them calls ``permit``, and this process may ``load`` what the wheel provides.
+Who has compared them calls ``permit``, and this process may ``load`` what the wheel provides. Only
+processes without keys do: the child of ``apart.py``, those of ``torchrun``, and a researcher's own.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 from aggregator.cli import main as aggregator
 from aggregator.configuration import AggregatorConfiguration
 from aggregator.onnx_file import TOLERANCE
+from shared.audit.cli import main as audit
 from shared.exchange import names
 from shared.exchange.reading import dump_values, parse_yaml
 from shared.exchange.records.run import Plugin
@@ -41,7 +42,7 @@ from tests.played import RUN, ended_run
 REPOSITORY = Path(__file__).parents[2]
 WHO = "plug-in dropfed-watched 0.1.0"
 SECRETS = {"DROPFED_PASSWORD": "the password of the folder", "OWNCLOUD_TOKEN": "the token of the cloud"}
-KEYS = ("signing.key", "encryption.key")
+WORKS, KEYS = ("aggregator", "north", "encrypted/aggregator", "encrypted/north"), ("signing.key", "encryption.key")
 MODULE = '''
 import json, os, sys, time
 from pathlib import Path
@@ -114,9 +115,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _federation(root: Path) -> None:
     network = write_export(root / "model", task="octa_segmentation", method="mean", task_options=TINY)
     listed = sharing(task_named("octa_segmentation"), open_method("mean", {}), network)
-    run = {"task": "watched", "plugins": [wheel()], "scores": {"quarter": {"lowest": 0.0, "highest": 1.0}}}
+    run: dict[str, Any] = {
+        "task": "watched",
+        "plugins": [wheel()],
+        "scores": {"quarter": {"lowest": 0.0, "highest": 1.0}},
+    }
     _, store = ended_run(root, chosen=(listed, root / "model" / names.FINAL_MODEL), **run)
     write_file(store.aggregate_path(1), (root / "model" / names.FINAL_MODEL).read_bytes())
+    ended_run(root / "encrypted", encrypt="all", **run)
     write_small("octa_segmentation", root / "data", images=10, size=64)
     allowed, folders = {wheel().name: wheel().sha256}, {"watched": str(root / "data")}
     _change(root / "aggregator" / "aggregator.yaml", AggregatorConfiguration, plugins=allowed, heldout=folders)
@@ -143,7 +149,7 @@ def does(home: Path) -> Iterator[Path]:
     assert "watched" not in sys.modules
     seen = {path.stem: path.read_text() for path in (home / "place").glob("*.json")}
     assert seen and str(os.getpid()) not in seen
-    kept = [(home / who / key).read_text().strip() for who in ("aggregator", "north") for key in KEYS]
+    kept = [(home / who / key).read_text().strip() for who in WORKS for key in KEYS]
     for text in seen.values():
         assert not [secret for secret in (*kept, *SECRETS.values(), "the aggregator's password") if secret in text]
         assert not [path for path in json.loads(text)["descriptors"] if str(home) in path]
@@ -211,6 +217,18 @@ def test_the_pages_of_a_report(home: Path, tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, f"wrote {tmp_path / 'pages' / 'report.html'}\n")
     page = (tmp_path / "pages" / "report.html").read_text(encoding="utf-8")
     assert "10, classes: background, vessel" in page
+
+
+def test_replay_of_an_encrypted_run(home: Path) -> None:
+    """The process is given what opens this run, and nothing that opens another."""
+    key = home / "encrypted" / "aggregator" / "encryption.key"
+    asked = ["replay", RUN, str(home / "encrypted" / "drop"), "--secret-key", str(key)]
+    lacking = CliRunner().invoke(audit, asked)
+    assert lacking.exit_code == 2
+    assert f"({wheel().sha256}); install its wheel, and pass --with-plugins to run it" in lacking.output
+    result = CliRunner().invoke(audit, [*asked, "--with-plugins"])
+    assert "offer, what travels: this software would offer other tensors for this run" in result.stdout, result.output
+    assert result.exit_code == 1
 
 
 # --- what a plug-in must not do -----------------------------------------------------------------------------------
