@@ -195,7 +195,7 @@ class Evaluate(Question[Evaluated]):
         kept = open_model(self.folder)
         evaluation = evaluate_labelled(kept, self.labelled, self.page)
         scores = {name: score.value for name, score in evaluation.scores.items()}
-        for name, told in kept.card.scores.items():
+        for name, told in kept.card.scores.items() if kept.card.plugins else ():
             if (value := scores.get(name)) is not None and not (isfinite(value) and told.holds(value)):
                 whose = names_of(kept.card.plugins)
                 raise PluginError(f"{whose}: came to the score {name} = {value}, which is none of its range")
