@@ -19,7 +19,7 @@ from shared.folder.lock import require_work
 from shared.folder.meter import Meter
 from shared.folder.webdav import WebDavFolder
 from shared.learning.apart import Bounds
-from shared.learning.plugins import disagreements, permit, required_by
+from shared.learning.plugins import disagreements, required_by
 from shared.logs import LogForm
 from shared.settings import Address, kept_password, read_settings
 
@@ -104,12 +104,13 @@ def read_configuration(work: Path) -> AggregatorConfiguration:
 def bounds_of(configuration: AggregatorConfiguration) -> Bounds:
     """Return what plug-ins may do at this machine."""
     return Bounds(
-        program="aggregator.plugged",
-        file=FILE,
-        section="",
+        said_in=FILE,
         allowed=configuration.plugins,
+        allowed_in=PLUGINS_ALLOWED_IN,
         minutes=configuration.plugin_minutes,
+        minutes_key="plugin_minutes",
         memory_gb=configuration.plugin_memory_gb,
+        if_full=f"allow more ({FILE}: plugin_memory_gb)",
         threads=configuration.threads,
     )
 
@@ -128,11 +129,6 @@ def allowed_plugins(configuration: AggregatorConfiguration, run: RunConfiguratio
     if problems := disagreements(needed, configuration.plugins, PLUGINS_ALLOWED_IN):
         raise ConfigurationError(problems)
     return needed
-
-
-def permit_plugins(configuration: AggregatorConfiguration, run: RunConfiguration) -> None:
-    """Let this process import the plug-ins that a run needs; errors as for ``allowed_plugins``."""
-    permit(allowed_plugins(configuration, run), configuration.plugins, PLUGINS_ALLOWED_IN)
 
 
 def open_folder(work: Path, access: SiteAccess, *, meter: Meter | None = None, copies: Copies | None = None) -> Folder:

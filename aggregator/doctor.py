@@ -7,12 +7,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from aggregator.configuration import FILE, PLUGINS_ALLOWED_IN, AggregatorConfiguration, SiteAccess, open_folder
+from aggregator.configuration import (
+    FILE,
+    PLUGINS_ALLOWED_IN,
+    AggregatorConfiguration,
+    SiteAccess,
+    bounds_of,
+    open_folder,
+)
 from aggregator.setup import KEY_FILE
 from aggregator.site import open_ledger, read_invite
 from shared.check import (
     Finding,
-    look_at_images,
+    LookAtImages,
     look_at_plugins,
     look_at_rights,
     look_at_server,
@@ -26,6 +33,8 @@ from shared.exchange.signing import SigningKey
 from shared.exchange.trust import open_site_card
 from shared.folder.contract import Folder
 from shared.folder.listed import note_tag
+from shared.learning.apart import answered
+from shared.learning.plugins import plugins_of
 
 
 def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Finding]:
@@ -41,7 +50,12 @@ def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Find
         yield names_no_folder(FILE, "heldout")
     yield from with_problems(partial(look_at_plugins, configuration.plugins, PLUGINS_ALLOWED_IN))
     for task, folder in configuration.heldout.items():
-        yield from with_problems(partial(look_at_images, f"{FILE}: heldout", task, work / folder))
+        yield from with_problems(partial(_images, configuration, task, work / folder))
+
+
+def _images(configuration: AggregatorConfiguration, task: str, root: Path) -> Iterator[Finding]:
+    asked = LookAtImages(setting=f"{FILE}: heldout", task=task, root=root, is_labelled=True)
+    yield from answered(asked, bounds_of(configuration), plugins_of([("tasks", task)]))
 
 
 def _site(work: Path, name: str, access: SiteAccess, federation: str) -> Iterator[Finding]:

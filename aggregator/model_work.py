@@ -226,10 +226,7 @@ class Apart:
                 answers={site: answer(site) for site in given},
                 made=made.folder,
             )
-            overflow = self._ask(question)
-            if overflow:
-                self.leave(round_no)
-                raise OverflowError(overflow)
+            self._ask(question)
             return self._take_aggregate(made, round_no, question)
 
     def leave(self, round_no: int) -> None:
@@ -558,10 +555,10 @@ class Decide(Question[dict[str, Verdict]]):
                 _not_refused(lambda still=still: aggregation.try_out(self.round_no, still))  # type: ignore[misc]
 
 
-class Combine(Question[str]):
-    """Make the next global model; the answer is why that cannot be, if something of it would not be finite."""
+class Combine(Question[None]):
+    """Make the next global model. That it would not be finite, though it was tried out, is the plug-in's doing."""
 
-    form = TypeAdapter(str)
+    form = TypeAdapter(type(None))
 
     here: RunHere
     round_no: int
@@ -574,15 +571,11 @@ class Combine(Question[str]):
         """See ``Question``."""
         return f"combining the models of round {self.round_no}"
 
-    def answer(self, on_progress: Progress) -> str:
+    def answer(self, on_progress: Progress) -> None:
         """See ``Question``."""
         learning = self.here.learning()
         aggregation = Aggregation(self.here.making(self.round_no, self.made), learning.method, learning.groups())
-        try:
-            aggregation.aggregate(self.round_no, self.answers, self.weights)
-        except OverflowError as error:
-            return str(error) or "something of it would not be finite"
-        return ""
+        aggregation.aggregate(self.round_no, self.answers, self.weights)
 
 
 def _still(made: Made, division: Sharing, round_no: int, images: int, theta: float | None = None) -> Answer:

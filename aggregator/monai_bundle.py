@@ -54,6 +54,7 @@ def _inference(kept: KeptModel) -> dict[str, Any]:
             "method_options": card.method_options,
             "classes": len(card.classes),
             "is_private": card.privacy is not None,
+            **({"plugins": [each.model_dump(mode="json") for each in card.plugins]} if card.plugins else {}),
         },
         "network": {
             "_target_": _path_of(with_weights),
@@ -75,7 +76,10 @@ def _metadata(kept: KeptModel, intended_use: str) -> dict[str, Any]:
         "monai_version": MONAI_VERSION,
         "pytorch_version": version("torch").partition("+")[0],
         "numpy_version": version("numpy"),
-        "required_packages_version": {name: version(name) for name in ("dropfed", "torchvision")},
+        "required_packages_version": {
+            **{name: version(name) for name in ("dropfed", "torchvision")},
+            **{each.name: each.version for each in kept.card.plugins},
+        },
         "name": kept.card.run,
         "task": kept.card.task,
         "description": f"The model of the federated run {kept.card.run}, by {kept.card.method}.",
@@ -112,12 +116,13 @@ def _metadata(kept: KeptModel, intended_use: str) -> dict[str, Any]:
 
 
 def _readme(kept: KeptModel, intended_use: str) -> str:
+    wheels = "".join(f", the wheel {each.name} {each.version}" for each in kept.card.plugins)
     return f"""# {kept.card.run}
 
 {intended_use}
 
 This bundle holds settings and weights, and no code. Its network is made by dropfed, so install `dropfed[learning]`
-of the version in `configs/metadata.json` beside MONAI, and open it so:
+of the version in `configs/metadata.json`{wheels} beside MONAI, and open it so:
 
     from monai.bundle import ConfigParser
 

@@ -11,15 +11,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from aggregator.configuration import FILE, PLUGINS_ALLOWED_IN, PUBLISHED_WEIGHTS, AggregatorConfiguration
+from pydantic import TypeAdapter
+
+from aggregator.configuration import FILE, PUBLISHED_WEIGHTS, AggregatorConfiguration, bounds_of
 from aggregator.preparation import run_problems
 from aggregator.store import runs_in
 from aggregator.warm_start import earlier_run, start_of
 from shared.doors import yaml_text
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, PluginError
 from shared.exchange.reading import KEPT_BYTES, check_record, dump_values, parse_yaml
 from shared.exchange.records.run import RunConfiguration, Start
-from shared.learning import plugins
+from shared.learning import apart, plugins
+from shared.learning.apart import Progress, Question
 from shared.learning.methods import file_of, method_names, open_method, usual_options
 from shared.learning.methods.terms import MethodOptions
 from shared.learning.new_runs import as_of_now
@@ -73,6 +76,33 @@ class Answers:
     start: Earlier | None = None
 
 
+@dataclass(frozen=True)
+class Said:
+    """What a PI has said of a new run so far; what they have not is suggested."""
+
+    task: str
+    preset: str | None = None
+    start: Earlier | None = None
+    run: str | None = None
+    method: str | None = None
+    sites: Sequence[str] | None = None
+    rounds: int | None = None
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """What they were asked and have answered, by name."""
+        asked = {"run": self.run, "method": self.method, "sites": self.sites, "rounds": self.rounds}
+        return {name: answer for name, answer in asked.items() if answer is not None}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A RUN.yaml, and what it answers."""
+
+    answers: Answers
+    text: str
+
+
 def tasks_with_images(work: Path, configuration: AggregatorConfiguration) -> list[str]:
     """Return the tasks that this aggregator can have a run of: it has held-out images for them.
 
@@ -97,17 +127,6 @@ def template(task: str) -> str:
     if task in TASK_NAMES:
         return (files("configs") / f"run.{task}.yaml").read_text(encoding="utf-8")
     return plugins.template_of(task) or _general(task)
-
-
-def permit_task(configuration: AggregatorConfiguration, task: str) -> None:
-    """Let this process import the plug-in that provides a task, if one does and this machine's people allow it.
-
-    Raises:
-        ConfigurationError: they do not.
-    """
-    if (wheel := plugins.wheel_behind("tasks", task)) is not None:
-        installed = plugins.described(plugins.distributions()[wheel])
-        plugins.permit([installed], configuration.plugins, PLUGINS_ALLOWED_IN)
 
 
 def _general(task: str) -> str:
@@ -163,18 +182,73 @@ def _presets() -> dict[str, Any]:
     }
 
 
-def suggested(work: Path, configuration: AggregatorConfiguration, task: str, preset: str | None) -> Answers:
-    """Return what the template of a task says, or a preset, over all sites, by a name that was not used here yet.
+def drafted(work: Path, configuration: AggregatorConfiguration, said: Said) -> Draft:
+    """Return the RUN.yaml that a PI's answers make; a child process does, where the task or the method is a plug-in's.
 
     Raises:
-        ConfigurationError: as ``settings``.
+        ConfigurationError: the name was used, every problem of the answers, or the plug-in is not allowed here.
+        PluginError: it does what it must not.
     """
-    said = settings(task, preset)
-    stem = said["run"].partition("-")[0]
-    used = {store.run for store in runs_in(work)} | {path.stem for path in work.glob("*.yaml")}
-    numbers = (f"{stem}-{datetime.now(UTC).year}-{number:02d}" for number in range(1, len(used) + 2))
-    name = next(name for name in numbers if name not in used)
-    return Answers(name, task, said["method"], sorted(configuration.sites), said["rounds"], preset)
+    needed = plugins.plugins_of([("tasks", said.task), ("methods", said.method or "")])
+    draft = apart.answered(Write(work=work, configuration=configuration, said=said), bounds_of(configuration), needed)
+    run = parse_yaml(draft.text.encode(), RunConfiguration, "new run").model_dump()
+    if any(run[name] != ([*answer] if name == "sites" else answer) for name, answer in said.answers.items()):
+        raise PluginError(f"{apart.names_of(needed)}: wrote another run than it was asked for; ask who wrote it")
+    return draft
+
+
+class Write(Question[Draft]):
+    """What is the RUN.yaml of a PI's answers?"""
+
+    form = TypeAdapter(Draft)
+
+    work: Path
+    configuration: AggregatorConfiguration
+    said: Said
+
+    @property
+    def step(self) -> str:
+        """See ``Question``."""
+        return f"writing a run of {self.said.task}"
+
+    def answer(self, on_progress: Progress) -> Draft:
+        """See ``Question``."""
+        work, answers = self.work, replace(self._suggested(), start=self.said.start, **self.said.answers)
+        text = filled_in(answers)
+        run = parse_yaml(text.encode(), RunConfiguration, "new run")
+        if answers.start is not None:  # its hash is taken once nothing else is wrong
+            run = run.model_copy(update={"start": Start(name=answers.start.name, sha256="0" * 64)})
+        problems = run_problems(run, self.configuration, work, "new run")
+        if answers.start is not None and not problems:
+            start = start_of(work, run, answers.start.name)
+            text = filled_in(answers, start.model_dump(exclude_none=True))
+        if answers.run in {store.run for store in runs_in(work)}:
+            problems.append(f"new run: run: {answers.run} was launched here already; give the new run a new name")
+        if problems:
+            raise ConfigurationError(problems)
+        return Draft(answers, text)
+
+    def _suggested(self) -> Answers:
+        """Return what the task's template says, or a preset, over all sites, by a name that was not used here yet."""
+        task, preset = self.said.task, self.said.preset
+        usual = settings(task, preset)
+        stem = usual["run"].partition("-")[0]
+        used = {store.run for store in runs_in(self.work)} | {path.stem for path in self.work.glob("*.yaml")}
+        numbers = (f"{stem}-{datetime.now(UTC).year}-{number:02d}" for number in range(1, len(used) + 2))
+        name = next(name for name in numbers if name not in used)
+        return Answers(name, task, usual["method"], sorted(self.configuration.sites), usual["rounds"], preset)
+
+
+def with_answer(
+    work: Path, configuration: AggregatorConfiguration, said: Said, name: str, answer: Any
+) -> tuple[Said, Draft]:
+    """Return what a PI has said once they have answered one question more, and what comes of it.
+
+    Raises:
+        DropfedError: as for ``drafted``.
+    """
+    more = replace(said, **{name: answer})
+    return more, drafted(work, configuration, more)
 
 
 def methods_offered(suggested: str) -> dict[str, str]:
@@ -186,38 +260,6 @@ def _summary(method: str) -> str:
     """Return the first sentence of a method's file, which names what it is and whose."""
     told = ast.get_docstring(ast.parse(file_of(method).read_bytes())) or ""
     return re.split(r"\.(?=\s+[A-Z]|$)", " ".join(told.partition("\n\n")[0].split()))[0]
-
-
-def answered(work: Path, configuration: AggregatorConfiguration, answers: Answers, name: str, answer: Any) -> Answers:
-    """Answers, one of them in place of what was suggested.
-
-    Raises:
-        ConfigurationError: as ``run_of``.
-    """
-    changed = replace(answers, **{name: answer})
-    run_of(work, configuration, changed)
-    return changed
-
-
-def run_of(work: Path, configuration: AggregatorConfiguration, answers: Answers) -> bytes:
-    """Return the RUN.yaml that these answers make.
-
-    Raises:
-        ConfigurationError: the name was used, or every problem of the answers.
-    """
-    content = filled_in(answers).encode()
-    run = parse_yaml(content, RunConfiguration, "new run")
-    if answers.start is not None:  # its hash is taken once nothing else is wrong
-        run = run.model_copy(update={"start": Start(name=answers.start.name, sha256="0" * 64)})
-    problems = run_problems(run, configuration, work, "new run")
-    if answers.start is not None and not problems:
-        start = start_of(work, run, answers.start.name)
-        content = filled_in(answers, start.model_dump(exclude_none=True)).encode()
-    if answers.run in {store.run for store in runs_in(work)}:
-        problems.append(f"new run: run: {answers.run} was launched here already; give the new run a new name")
-    if problems:
-        raise ConfigurationError(problems)
-    return content
 
 
 def require_free(output: Path) -> Path:

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import TypeAdapter
+
 from shared.commands import say
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, TransientError
 from shared.escaping import escape
@@ -23,8 +25,9 @@ from shared.folder.durable import disk_trouble
 from shared.folder.lock import require_private
 from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
+from shared.learning.apart import Progress, Question
 from shared.learning.data.splits import SPLIT_FILE, read_split_file, unit_of
-from shared.learning.plugins import described, disagreements, distributions, permit, provided_by
+from shared.learning.plugins import described, disagreements, distributions, provided_by
 from shared.learning.tasks import task_named, task_names
 from shared.plurals import pluralize
 from shared.sizes import size_text
@@ -93,7 +96,7 @@ def look_at_rights(work: Path) -> Iterator[Finding]:
 
 
 def look_at_plugins(allowed: Mapping[str, str], where: str) -> Iterator[Finding]:
-    """See which plug-ins are installed and which are allowed, and let this process import those that are both.
+    """See which plug-ins are installed and which are allowed. None is imported.
 
     Args:
         allowed: SHA-256 by name, as this machine's people have written them down.
@@ -108,7 +111,6 @@ def look_at_plugins(allowed: Mapping[str, str], where: str) -> Iterator[Finding]
         elif problems := disagreements([plugin], allowed, where):
             yield from (Finding("problem", problem) for problem in problems)
         else:
-            permit([plugin], allowed, where)
             yield Finding("ok", f"{told}: allowed; provides {', '.join(provided_by(distribution))}")
     for name in sorted(allowed.keys() - here.keys()):
         yield Finding("warning", f"plug-in {name}: {where} allows it, and it is not installed; install its wheel")
@@ -215,6 +217,31 @@ def names_no_folder(file: str, key: str) -> Finding:
     return Finding("warning", f"{file}: {key}: names no folder yet; add `{key}: {{TASK: DIR}}` with {tasks}")
 
 
+class LookAtImages(Question[list[Finding]]):
+    """Can the images of a task be read, with their labels if they have some?
+
+    Args:
+        setting: where the folder is named, as in "site.yaml: data".
+    """
+
+    form = TypeAdapter(list[Finding])
+
+    setting: str
+    task: str
+    root: Path
+    is_labelled: bool
+
+    @property
+    def step(self) -> str:
+        """See ``Question``."""
+        return f"looking at the images of {self.task}"
+
+    def answer(self, on_progress: Progress) -> list[Finding]:
+        """See ``Question``."""
+        look = look_at_images if self.is_labelled else look_at_ood
+        return list(look(self.setting, self.task, self.root))
+
+
 def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
     """See whether all images and labels for a task can be read.
 
@@ -224,7 +251,7 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
     Raises:
         DropfedError: some cannot.
     """
-    task = task_of(setting, task_name)
+    task = _task_of(setting, task_name)
     try:
         found = task.open_images(root, task.options({}))
         if (root / SPLIT_FILE).exists():
@@ -288,13 +315,13 @@ def _held_out(task: Task, found: Collection) -> Iterator[Finding]:
 
 def look_at_ood(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
     """Check that all of a task's out-of-distribution images can be read; arguments and errors as above."""
-    task = task_of(setting, task_name)
+    task = _task_of(setting, task_name)
     found = task.open_unlabelled(root, task.options({}))
     yield Finding("ok", f"{task_name}: {pluralize(len(found), 'out-of-distribution image')} in {root}")
 
 
-def task_of(setting: str, task_name: str) -> Task:
-    """Return the task of this name.
+def require_task(setting: str, task_name: str) -> None:
+    """Demand that there is a task of this name.
 
     Args:
         setting: where it is named.
@@ -304,6 +331,10 @@ def task_of(setting: str, task_name: str) -> Task:
     """
     if task_name not in task_names():
         raise ConfigurationError([f"{setting}: there is no task {task_name}; the tasks are {', '.join(task_names())}"])
+
+
+def _task_of(setting: str, task_name: str) -> Task:
+    require_task(setting, task_name)
     return task_named(task_name)
 
 

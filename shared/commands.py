@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import click
 
-from shared.errors import ActionRequiredError, ConfigurationError, DropfedError
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, PluginError
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 
@@ -83,7 +83,7 @@ class Program(click.Group):
         except (DropfedError, ModuleNotFoundError, OSError) as error:
             trouble = self._as_trouble(error)
             say(str(trouble), err=True)
-            ctx.exit(2 if isinstance(trouble, ConfigurationError) else self.code_of(trouble))
+            ctx.exit(2 if isinstance(trouble, ConfigurationError | PluginError) else self.code_of(trouble))
 
     def _as_trouble(self, error: DropfedError | ModuleNotFoundError | OSError) -> DropfedError:
         """Return an error as one of ours, with what to do."""

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import click
+import torch
+from pydantic import TypeAdapter
 
 from shared.commands import AS_JSON, say
-from shared.learning.kept_model import WITH_PLUGINS, open_model
+from shared.errors import PluginError
+from shared.exchange.records.run import Plugin
+from shared.learning.apart import (
+    PLUGIN_MINUTES,
+    WITH_PLUGINS,
+    Bounds,
+    Progress,
+    Question,
+    answered,
+    bounds_said,
+    names_of,
+)
+from shared.learning.kept_model import KeptCard, described, open_model
 from shared.learning.predictions import PAGE, evaluate_labelled, predict, untold
 from shared.plurals import pluralize
 
@@ -33,60 +49,154 @@ _PAGE_FILE = click.option(
 _WITH_PLUGINS = click.option(
     WITH_PLUGINS, is_flag=True, help="Run the plug-ins that the model needs, if they are installed."
 )
+_PLUGIN_MINUTES = click.option(
+    PLUGIN_MINUTES,
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="How long their code may take.",
+)
 _ALL = click.option("--all", "shows_all", is_flag=True, help="Show every score, not only those that matter most.")
 
 
 def predict_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return what ``ask_about`` is told on the command line, besides the model."""
-    return _IMAGES(_OUTPUT(_PAGE(_DICOM_SEG(_WITH_PLUGINS(command)))))
+    return _IMAGES(_OUTPUT(_PAGE(_DICOM_SEG(_WITH_PLUGINS(_PLUGIN_MINUTES(command))))))
 
 
 def evaluate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return what ``show_scores`` is told on the command line, besides the model."""
-    return _FOLDER(AS_JSON(_ALL(_PAGE_FILE(_WITH_PLUGINS(command)))))
+    return _FOLDER(AS_JSON(_ALL(_PAGE_FILE(_WITH_PLUGINS(_PLUGIN_MINUTES(command))))))
 
 
-def ask_about(folder: Path, images: Path, output: Path, *, page: bool, dicom_seg: bool, with_plugins: bool) -> None:
+def ask_about(
+    folder: Path, images: Path, output: Path, *, page: bool, dicom_seg: bool, with_plugins: bool, plugin_minutes: float
+) -> None:
     """Write what the model in a folder says about images; end with exit code 1 if one of them cannot be read.
 
     Raises:
         DropfedError: the model cannot be opened, no image can be read, or ``output`` cannot be written.
     """
-    kept = open_model(folder, with_plugins=with_plugins)
-    if kept.card.personal_round == 0:
+    home, card = described(folder)
+    asked = Predict(folder=home, images=images, output=output, page=page, dicom_seg=dicom_seg)
+    predicted = answered(asked, *_apart(card, plugin_minutes, with_plugins=with_plugins))
+    if card.personal_round == 0:
         say("warning: no part of this model was ever trained at this site", err=True)
-    if kept.card.theta_status != "measured":
-        say(f"warning: θ could not be measured here ({kept.card.theta_status}); advice is given from 0.5", err=True)
-    table, count, problems = predict(kept, images, output, page=page, dicom_seg=dicom_seg)
-    by = f"by the model of {kept.card.run}, θ {kept.card.theta:.4f}"
-    say(f"{pluralize(count, 'image')} {by}: {table}")
-    if problems:
-        say("\n".join(problems), err=True)
+    if card.theta_status != "measured":
+        say(f"warning: θ could not be measured here ({card.theta_status}); advice is given from 0.5", err=True)
+    by = f"by the model of {card.run}, θ {card.theta:.4f}"
+    say(f"{pluralize(predicted.images, 'image')} {by}: {predicted.table}")
+    if predicted.problems:
+        say("\n".join(predicted.problems), err=True)
         raise SystemExit(1)
 
 
 def show_scores(
-    folder: Path, labelled: Path, page: Path | None, *, as_json: bool, shows_all: bool, with_plugins: bool
+    folder: Path,
+    labelled: Path,
+    page: Path | None,
+    *,
+    as_json: bool,
+    shows_all: bool,
+    with_plugins: bool,
+    plugin_minutes: float,
 ) -> None:
     """Print how the model in a folder does on a labelled one.
 
     Raises:
         DropfedError: the model or the images cannot be opened.
     """
-    kept = open_model(folder, with_plugins=with_plugins)
-    if left_out := ", ".join(untold(kept)):
+    home, card = described(folder)
+    asked = Evaluate(folder=home, labelled=labelled, page=page)
+    found = answered(asked, *_apart(card, plugin_minutes, with_plugins=with_plugins))
+    if left_out := ", ".join(found.untold):
         say(f"warning: {left_out}: not told; install the plug-in's wheel, and pass {WITH_PLUGINS} to run it", err=True)
-    evaluation = evaluate_labelled(kept, labelled, page)
-    scores: dict[str, float | None] = {"images": evaluation.images, "loss": evaluation.loss}
-    scores |= {name: score.value for name, score in sorted(evaluation.scores.items())}
+    scores: dict[str, float | None] = {"images": found.images, "loss": found.loss}
+    scores |= dict(sorted(found.scores.items()))
     if as_json:
         say(json.dumps(scores, indent=2))
         return
-    own = [name for name in kept.card.scores if name in scores and name not in kept.task.main_scores]
-    first = ("images", *kept.task.main_scores, *own)
+    own = [name for name in card.scores if name in scores and name not in found.main]
+    first = ("images", *found.main, *own)
     for name in [*first, *(name for name in scores if shows_all and name not in first)]:
         value = scores[name]
         text = "absent" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
         say(f"{name:28} {text}")
     if not shows_all:
         say(f"(--all shows {len(scores) - len(first)} more)")
+
+
+def _apart(card: KeptCard, minutes: float, *, with_plugins: bool) -> tuple[Bounds, list[Plugin]]:
+    """Return what a model's plug-ins may do here, and those that are run: none, if nobody has asked for that."""
+    bounds = bounds_said(card.plugins, minutes, torch.get_num_threads())
+    return bounds, card.plugins if with_plugins else []
+
+
+# --- what needs the model, and so its plug-ins, if it is of some ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What was written, about how many images, and a sentence for each file that is no readable image."""
+
+    table: Path
+    images: int
+    problems: list[str]
+
+
+class Predict(Question[Predicted]):
+    """Write what a model says about images; arguments as for ``ask_about``."""
+
+    form = TypeAdapter(Predicted)
+
+    folder: Path
+    images: Path
+    output: Path
+    page: bool
+    dicom_seg: bool
+
+    def answer(self, on_progress: Progress) -> Predicted:
+        """See ``Question``."""
+        kept = open_model(self.folder)
+        return Predicted(*predict(kept, self.images, self.output, page=self.page, dicom_seg=self.dicom_seg))
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """How a model does on labelled images.
+
+    Args:
+        main: the scores that matter most.
+        untold: those that a plug-in would tell which is not run.
+    """
+
+    images: int
+    loss: float | None
+    scores: dict[str, float | None]
+    main: list[str]
+    untold: list[str]
+
+
+class Evaluate(Question[Evaluated]):
+    """How does a model do on a labelled folder? Arguments as for ``show_scores``."""
+
+    form = TypeAdapter(Evaluated)
+
+    folder: Path
+    labelled: Path
+    page: Path | None
+
+    def answer(self, on_progress: Progress) -> Evaluated:
+        """Answer it.
+
+        Raises:
+            PluginError: a score lies elsewhere than the model's run says.
+        """
+        kept = open_model(self.folder)
+        evaluation = evaluate_labelled(kept, self.labelled, self.page)
+        scores = {name: score.value for name, score in evaluation.scores.items()}
+        for name, told in kept.card.scores.items() if kept.card.plugins else ():
+            if (value := scores.get(name)) is not None and not (isfinite(value) and told.holds(value)):
+                whose = names_of(kept.card.plugins)
+                raise PluginError(f"{whose}: came to the score {name} = {value}, which is none of its range")
+        return Evaluated(evaluation.images, evaluation.loss, scores, [*kept.task.main_scores], untold(kept))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from shared.exchange.records.run import Plugin
 from shared.learning import apart
 from shared.learning.apart import AnswerT, Bounds, IsTime, Question
-from shared.learning.plugins import described, distributions, wheel_behind
 from site_client.configuration import FILE, SiteConfiguration
 
 ALLOWED_IN = f"{FILE}, policy: plugins,"
@@ -18,24 +17,15 @@ def bounds_of(site: SiteConfiguration) -> Bounds:
     """Return what plug-ins may do at a site."""
     policy = site.policy
     return Bounds(
-        program="site_client.plugged",
-        file=FILE,
-        section="policy: ",
+        said_in=FILE,
         allowed=policy.plugins,
+        allowed_in=ALLOWED_IN,
         minutes=policy.plugin_minutes,
+        minutes_key="policy: plugin_minutes",
         memory_gb=policy.max_memory_gb if site.device == "cpu" else None,
+        if_full=f"lower batch_size, or allow more ({FILE}: policy: max_memory_gb)",
         threads=site.threads,
     )
-
-
-def plugin_of_task(task: str) -> list[Plugin]:
-    """Return the plug-in that provides a task, as it is installed here; none of a task of this package.
-
-    Raises:
-        ConfigurationError: its files cannot be named.
-    """
-    wheel = wheel_behind("tasks", task)
-    return [] if wheel is None else [described(distributions()[wheel])]
 
 
 def answered(

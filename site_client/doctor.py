@@ -9,7 +9,7 @@ from math import inf, prod
 from pathlib import Path
 
 from shared import check
-from shared.check import Finding, with_problems
+from shared.check import Finding, LookAtImages, with_problems
 from shared.durations import duration_text
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError
 from shared.exchange.handovers import followed
@@ -25,9 +25,10 @@ from shared.folder.listed import note_tag
 from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
+from shared.learning.plugins import plugins_of
 from shared.plurals import pluralize
 from shared.sizes import size_text
-from site_client.apart import ALLOWED_IN
+from site_client.apart import ALLOWED_IN, answered
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, opened_federation, other_site
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer
@@ -72,13 +73,18 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     for task in configuration.data:
         yield from with_problems(partial(_images, task, work, configuration, run))
     for task, folder in configuration.out_of_distribution.items():
-        yield from with_problems(partial(check.look_at_ood, f"{FILE}: out_of_distribution", task, work / folder))
+        yield from with_problems(partial(_foreign_images, task, work / folder, configuration))
 
 
 def _images(task: str, work: Path, configuration: SiteConfiguration, run: RunConfiguration | None) -> Iterator[Finding]:
     from site_client.own_images import look_at_own_images  # noqa: PLC0415  (PyTorch, where there may be no images yet)
 
     return look_at_own_images(task, work, configuration, run)
+
+
+def _foreign_images(task: str, root: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
+    asked = LookAtImages(setting=f"{FILE}: out_of_distribution", task=task, root=root, is_labelled=False)
+    yield from answered(asked, configuration, plugins_of([("tasks", task)]))
 
 
 def _division(work: Path) -> Iterator[Finding]:

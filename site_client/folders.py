@@ -13,9 +13,10 @@ from shared.learning.apart import Progress, Question
 from shared.learning.data.division import Block, Folders, Present, present
 from shared.learning.data.sets import Members, SetName, members_of
 from shared.learning.data.units import Unit, settled
+from shared.learning.plugins import plugins_of
 from shared.learning.tasks import task_named, task_names
 from shared.plurals import pluralize
-from site_client.apart import answered, plugin_of_task
+from site_client.apart import answered
 from site_client.configuration import SiteConfiguration
 
 
@@ -73,7 +74,7 @@ def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[
     found: dict[str, tuple[Unit, ...]] = {}
     known = task_names()
     for task in (task for task in tasks if task in known):
-        plugins = plugin_of_task(task)
+        plugins = plugins_of([("tasks", task)])
         for name, folders, pattern in (
             (task, site.data, site.groups.get(task)),
             (_ood_of(task), site.out_of_distribution, None),

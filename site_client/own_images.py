@@ -7,27 +7,32 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from shared.check import Finding, look_at_masks, task_of
+from shared.check import Finding, look_at_masks, require_task
 from shared.errors import ConfigurationError, DataError
 from shared.escaping import escape
 from shared.exchange.reading import check_record
 from shared.exchange.records.run import RunConfiguration
+from shared.learning.apart import Progress, Question
 from shared.learning.data.division import deal
 from shared.learning.data.graded_images import GRADED_EXTENSIONS
 from shared.learning.data.headers import BURNT_IN, SOUND, fields_that_may_name
 from shared.learning.data.images import short_name
-from shared.learning.data.sets import sets_of
+from shared.learning.data.sets import Members, sets_of
 from shared.learning.data.splits import SPLITS, SplitPlan
+from shared.learning.plugins import plugins_of
 from shared.learning.seeds import split_seed
 from shared.learning.targets import classes_text, target_counts
+from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Dataset, Sample, Task
 from shared.learning.tasks.terms import Options
 from shared.plurals import pluralize
+from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.division import division_here
 from site_client.folders import find, units_in
@@ -49,43 +54,80 @@ def look_at_own_images(
         DataError: some cannot be read, or do not make the sets.
         ActionRequiredError: the division that is kept here cannot be read.
     """
-    task, root = task_of(f"{FILE}: data", task_name), work / configuration.data[task_name]
+    require_task(f"{FILE}: data", task_name)
+    root, plugins = work / configuration.data[task_name], plugins_of([("tasks", task_name)])
     run = run if run is not None and run.task == task_name else None
-    options, plan = _asked(task, run)
+    by = f"run {run.run}" if run else "a run with the usual settings"
+    asked = LookAtOwn(task=task_name, root=root, run=run, by=by)
     division = division_here(work)
     try:
         here = units_in(work, configuration, [task_name])
     except DataError:
         with _told_of(task_name):
-            task.open_images(root, options)  # tells what is wrong with the images, too
+            answered(asked, configuration, plugins)  # tells what is wrong with the images, too
         raise
     least = configuration.policy.minimum_count
     blocks = deal(division.blocks, here, least, bytes.fromhex(division.secret))
     with _told_of(task_name):
         found = find(task_name, here, blocks, least)
-        sets = sets_of(found.own.blocks, plan, split_seed(run.seed if run else 0, configuration.site))
-        dataset = task.open_dataset(root, options, found.members(sets))
-    parts: Parts = {name: getattr(dataset, name) for name in SPLITS}
-    count = len(here[task_name])
-    yield Finding(
-        "ok", f"{task_name}: {pluralize(count, 'labelled image')} in {root}; classes: {', '.join(dataset.classes)}"
-    )
-    if task.labels_pixels:
-        yield from look_at_masks(task, root, dataset.classes)
+        sets = sets_of(found.own.blocks, _plan(run), split_seed(run.seed if run else 0, configuration.site))
+        members = found.members(sets)
+        asked = asked.model_copy(update={"members": members, "count": len(here[task_name])})
+        yield from answered(asked, configuration, plugins)
     for sentence in found.told():
         yield Finding("note", f"{task_name}: {sentence}")
-    by = f"run {run.run}" if run else "a run with the usual settings"
-    yield from _divided(task, dataset, parts, by)
     wanted = configuration.policy.minimum_training_images
-    if len(members := found.members(sets)["train"]) < wanted:
+    if len(members["train"]) < wanted:
         yield Finding(
             "warning",
-            f"{task_name}: {by} would train on {pluralize(len(members), 'image')} here, and minimum_training_images in "
-            f"{FILE} (policy:) is {wanted}: this site will decline it, and every run that trains on fewer than "
-            f"{wanted}; add images, or lower that number and start the daemon anew",
+            f"{task_name}: {by} would train on {pluralize(len(members['train']), 'image')} here, and "
+            f"minimum_training_images in {FILE} (policy:) is {wanted}: this site will decline it, and every run that "
+            f"trains on fewer than {wanted}; add images, or lower that number and start the daemon anew",
         )
-    yield _copies(task_name, parts)
     yield from _named(task_name, image_files(root))
+
+
+class LookAtOwn(Question[list[Finding]]):
+    """How would a run divide the images of a task, and what do they show?
+
+    Args:
+        run: whose options they are read by, if it asks for what this software knows.
+        by: what people call it.
+        members: of each set; None: they make none, and are read to see what is wrong with them.
+        count: how many labelled images there are.
+    """
+
+    form = TypeAdapter(list[Finding])
+
+    task: str
+    root: Path
+    run: RunConfiguration | None
+    by: str
+    members: Members | None = None
+    count: int = 0
+
+    @property
+    def step(self) -> str:
+        """See ``Question``."""
+        return f"looking at the images of {self.task}"
+
+    def answer(self, on_progress: Progress) -> list[Finding]:
+        """See ``Question``."""
+        return list(self._findings())
+
+    def _findings(self) -> Iterator[Finding]:
+        task = task_named(self.task)
+        if self.members is None:
+            task.open_images(self.root, _options(task, self.run))
+            return
+        dataset = task.open_dataset(self.root, _options(task, self.run), self.members)
+        parts: Parts = {name: getattr(dataset, name) for name in SPLITS}
+        images, classes = pluralize(self.count, "labelled image"), ", ".join(dataset.classes)
+        yield Finding("ok", f"{self.task}: {images} in {self.root}; classes: {classes}")
+        if task.labels_pixels:
+            yield from look_at_masks(task, self.root, dataset.classes)
+        yield from _divided(task, dataset, parts, self.by)
+        yield _copies(self.task, parts)
 
 
 @contextmanager
@@ -103,14 +145,20 @@ def image_files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.suffix.lower() in kinds and path.is_file())
 
 
-def _asked(task: Task, run: RunConfiguration | None) -> tuple[Options, SplitPlan]:
-    """Return a run's options and split, or the usual ones where it asks for what this software does not know."""
-    try:
+def _options(task: Task, run: RunConfiguration | None) -> Options:
+    """Return a run's options, or the usual ones where it asks for what this software does not know."""
+    options: Options = task.options({})
+    with suppress(ConfigurationError):
+        options = task.options(run.task_options) if run is not None else options
+    return options
+
+
+def _plan(run: RunConfiguration | None) -> SplitPlan:
+    """Return how a run divides its images; arguments as above."""
+    with suppress(ConfigurationError):
         if run is not None:
-            return task.options(run.task_options), check_record(run.split, SplitPlan, "split")
-    except ConfigurationError:
-        pass
-    return task.options({}), SplitPlan()
+            return check_record(run.split, SplitPlan, "split")
+    return SplitPlan()
 
 
 def _divided(task: Task, dataset: Dataset, parts: Parts, by: str) -> Iterator[Finding]:

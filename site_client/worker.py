@@ -12,11 +12,10 @@ from pathlib import Path
 import torch
 from torch._C._distributed_c10d import FileStore
 
-from shared.errors import TransientError
+from shared.errors import DropfedError, TransientError
 from shared.folder.durable import write_file
 from shared.learning.apart import PERCENT, REST, confine
 from shared.learning.compute import prepare_compute
-from shared.learning.plugged import TROUBLES
 from shared.learning.plugins import permit
 from shared.learning.processes import Processes, joined
 from shared.lifeline import end, end_with_starter
@@ -27,6 +26,9 @@ from site_client.train import trainer_at
 from site_client.trouble import as_trouble
 
 logger = logging.getLogger(__name__)
+
+TROUBLES = (DropfedError, OSError, MemoryError, torch.OutOfMemoryError)
+"""What is told, and is no mistake in a program."""
 
 REST_S = 1.0  # between two looks whether the rest is over
 

@@ -249,8 +249,8 @@ class Played:
     def finish(self) -> None:
         card = FinalCard(
             run=self.run,
-            task="octa_segmentation",
-            method="mean",
+            task=self._configuration.task,
+            method=self._configuration.method,
             chosen_round=1,
             score_name="dice_mean",
             validation={str(int(number) - 1): "0.5" for number in self._took_part if number != "1"},
@@ -266,17 +266,19 @@ class Played:
 
 
 def ended_run(
-    home: Path, encrypt: Encrypt = "none", chosen: tuple[Sharing, Path] | None = None
+    home: Path, encrypt: Encrypt = "none", chosen: tuple[Sharing, Path] | None = None, **settings: object
 ) -> tuple[Played, RunStore]:
     """A run that has ended, as the aggregator remembers it too; of its two sites one never joined.
 
     Args:
         chosen: the model that it ends with, and what its run shares, where tiny tensors will not do.
+        settings: others of the run.
     """
     played, store = Played(home, chosen[1] if chosen else None), RunStore(home / "aggregator", RUN)
     sharing = chosen[0] if chosen else Sharing(tensors=TENSORS.tensors, start={}, personal=["head.weight"])
-    store.begin(run_configuration(run=RUN, sites=["north", "south"], quorum=1, encrypt=encrypt), sharing)
-    played.offer_and_consent(encrypt=encrypt)
+    run = run_configuration(**({"run": RUN, "sites": ["north", "south"], "quorum": 1} | settings), encrypt=encrypt)
+    store.begin(run, sharing)
+    played.offer_and_consent(encrypt=encrypt, **settings)
     for round_no, trains in ((1, True), (2, False)):
         store.ask(round_no, ("north",), ("north",))
         played.round(round_no, trains)
@@ -296,8 +298,8 @@ def ended_run(
     write_file(store.final_model, (played.chosen or played.model(0.25)).read_bytes())
     card = FinalCard(
         run=RUN,
-        task="octa_segmentation",
-        method="mean",
+        task=run.task,
+        method=run.method,
         chosen_round=1,
         score_name="dice_mean",
         validation={"1": "0.5"},

@@ -14,6 +14,21 @@ from shared.predicting import evaluate_options, show_scores
 @MODEL
 @evaluate_options
 def command(
-    folder: Path, *, model: Path, page: Path | None, as_json: bool, shows_all: bool, with_plugins: bool
+    folder: Path,
+    *,
+    model: Path,
+    page: Path | None,
+    as_json: bool,
+    shows_all: bool,
+    with_plugins: bool,
+    plugin_minutes: float,
 ) -> None:
-    show_scores(model, folder, page, as_json=as_json, shows_all=shows_all, with_plugins=with_plugins)
+    show_scores(
+        model,
+        folder,
+        page,
+        as_json=as_json,
+        shows_all=shows_all,
+        with_plugins=with_plugins,
+        plugin_minutes=plugin_minutes,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,13 +13,12 @@ from aggregator.commands import WORK
 from aggregator.configuration import read_configuration
 from aggregator.new_run import (
     Earlier,
-    answered,
+    Said,
+    drafted,
     methods_offered,
-    permit_task,
     require_free,
-    run_of,
-    suggested,
     tasks_with_images,
+    with_answer,
 )
 from shared.commands import asked, say
 from shared.errors import ConfigurationError
@@ -88,13 +86,11 @@ def command(
     if task is None:
         tasks = tasks_with_images(work, configuration)
         task = tasks[0] if defaults else _asked("Task", tasks[0], click.Choice(tasks), str)
-    permit_task(configuration, task)
-    given: dict[str, Any] = {"run": run, "method": method, "sites": sites or None, "rounds": rounds}
-    answers = suggested(work, configuration, task, preset)
-    answers = replace(answers, start=earlier, **{name: value for name, value in given.items() if value is not None})
-    run_of(work, configuration, answers)  # before anything is asked that cannot make it right
+    said = Said(task, preset, earlier, run, method, sites or None, rounds)
+    draft = drafted(work, configuration, said)  # before anything is asked that cannot make it right
     if output is not None:
         require_free(output)
+    answers = draft.answers
     questions: dict[str, tuple[str, Any, click.ParamType[Any]]] = {
         "run": ("Name of the run", answers.run, click.STRING),
         "method": ("Method", answers.method, _Method()),
@@ -102,14 +98,14 @@ def command(
         "rounds": ("Rounds of training", answers.rounds, click.INT),
     }
     for name, question in questions.items():
-        if given[name] is None and not defaults:
+        if name not in said.answers and not defaults:
             if name == "method":
                 _list_methods(methods_offered(answers.method))
-            answers = _asked(*question, partial(answered, work, configuration, answers, name))
+            said, draft = _asked(*question, partial(with_answer, work, configuration, said, name))
     if output is None:
-        usual = work / f"{answers.run}.yaml"
+        usual = work / f"{draft.answers.run}.yaml"
         output = require_free(usual) if defaults else _asked("File", usual, click.Path(path_type=Path), require_free)
-    write_file(output, run_of(work, configuration, answers))
+    write_file(output, draft.text.encode())
     say(f"wrote {output}")
     validate = f"`dropfed-aggregator validate {quoted(output)} --work {quoted(work)}`"
     say(f"next: read it, change what you like, then {validate}")

@@ -13,5 +13,22 @@ from shared.predicting import ask_about, predict_options
 @click.command(help=__doc__)
 @MODEL
 @predict_options
-def command(images: Path, *, model: Path, output: Path, page: bool, dicom_seg: bool, with_plugins: bool) -> None:
-    ask_about(model, images, output, page=page, dicom_seg=dicom_seg, with_plugins=with_plugins)
+def command(
+    images: Path,
+    *,
+    model: Path,
+    output: Path,
+    page: bool,
+    dicom_seg: bool,
+    with_plugins: bool,
+    plugin_minutes: float,
+) -> None:
+    ask_about(
+        model,
+        images,
+        output,
+        page=page,
+        dicom_seg=dicom_seg,
+        with_plugins=with_plugins,
+        plugin_minutes=plugin_minutes,
+    )

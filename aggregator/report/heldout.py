@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from aggregator.configuration import permit_plugins, read_configuration
+from aggregator.configuration import allowed_plugins, bounds_of, read_configuration
 from aggregator.store import RunStore
-from shared.errors import ConfigurationError, DataError
+from shared.errors import ConfigurationError, DataError, PluginError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.weights import check_tensors
+from shared.learning.apart import AnswerT, Progress, Question, answered
 from shared.learning.cost import ModelCost, model_cost
 from shared.learning.measures import task_of
 from shared.learning.methods import open_method
@@ -152,7 +154,6 @@ def open_heldout(work: Path, run: RunConfiguration) -> HeldOut:
         DataError: names every problem of every file.
     """
     configuration = read_configuration(work)
-    permit_plugins(configuration, run)
     task, folder = task_of(run), configuration.heldout.get(run.task)
     if folder is None:
         raise ConfigurationError([f"aggregator.yaml names no held-out images of {run.task}"])
@@ -169,10 +170,37 @@ def find_heldout(work: Path, run: RunConfiguration) -> HeldOut | str:
         return str(error)
 
 
+class FindModel(Question[Model | str]):
+    """What does a run's model cost? Or why is that not known?"""
+
+    form = TypeAdapter(Model | str)
+
+    work: Path
+    run: RunConfiguration
+
+    @property
+    def step(self) -> str:
+        """See ``Question``."""
+        return f"looking at the model of {self.run.run}"
+
+    def answer(self, on_progress: Progress) -> Model | str:
+        """See ``Question``."""
+        heldout = find_heldout(self.work, self.run)
+        return heldout if isinstance(heldout, str) else heldout.model()
+
+
 def find_model(work: Path, run: RunConfiguration) -> Model | str:
     """Return what a run's model costs, or why that is not known."""
-    heldout = find_heldout(work, run)
-    return heldout if isinstance(heldout, str) else heldout.model()
+    return asked_or_why(FindModel(work=work, run=run), work, run)
+
+
+def asked_or_why(question: Question[AnswerT], work: Path, run: RunConfiguration) -> AnswerT | str:
+    """Return the answer to a question about a run's held-out images, or why its plug-ins cannot be asked it."""
+    try:
+        configuration = read_configuration(work)
+        return answered(question, bounds_of(configuration), allowed_plugins(configuration, run))
+    except (ConfigurationError, PluginError) as error:
+        return str(error)
 
 
 def measure(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured:

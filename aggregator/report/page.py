@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from aggregator.configuration import read_configuration
 from aggregator.report import site_figures, tables
 from aggregator.report.before_after import before_and_after, gain_and_worst, gained
 from aggregator.report.figures import Figure
-from aggregator.report.heldout import HeldOut, Measured, Model, find_heldout, measure
+from aggregator.report.heldout import HeldOut, Measured, Model, asked_or_why, find_heldout, measure
 from aggregator.report.heldout_figures import heldout_figures
 from aggregator.report.tables import Table
 from aggregator.report.timeline import timeline
@@ -19,8 +21,10 @@ from aggregator.results import best_so_far
 from aggregator.run_view import RECEIVED_SPLITS, Reading, RunView, open_run_files, view_of
 from aggregator.store import RunStore
 from shared.errors import DataError, RejectedError
+from shared.exchange.names import Name
 from shared.exchange.reading import dump_yaml
 from shared.folder.durable import write_file
+from shared.learning.apart import Progress, Question
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.metrics import OF_CLASS
 from shared.learning.outcome import chosen_text
@@ -49,18 +53,46 @@ def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
     Returns:
         The page.
 
-    What an earlier call wrote there is replaced; a figure that can no longer be drawn is removed.
+    What an earlier call wrote there is replaced; a figure that can no longer be drawn is removed. Where the run needs
+    plug-ins, a child process writes the pages. If these cannot be asked, the pages say so where they would be measured.
 
     Raises:
         DropfedError: as for ``view_run``.
     """
+    why = asked_or_why(WritePages(work=work, run=store.run, folder=folder), work, store.configuration())
+    if why is not None:
+        _write_pages(work, store, folder, why)
+    return folder / PAGE
+
+
+class WritePages(Question[None]):
+    """Write the pages of a run; arguments as for ``write_pages``."""
+
+    form = TypeAdapter(type(None))
+
+    work: Path
+    run: Name
+    folder: Path
+
+    @property
+    def step(self) -> str:
+        """See ``Question``."""
+        return f"measuring the model of {self.run}"
+
+    def answer(self, on_progress: Progress) -> None:
+        """See ``Question``."""
+        store = RunStore(self.work, self.run)
+        _write_pages(self.work, store, self.folder, find_heldout(self.work, store.configuration()))
+
+
+def _write_pages(work: Path, store: RunStore, folder: Path, heldout: HeldOut | str) -> None:
     reading = open_run_files(work, store)
     view, run, configuration = view_of(reading), reading.run, read_configuration(work)
-    aggregate, heldout = _aggregate(reading, view), find_heldout(work, run)
+    aggregate = _aggregate(reading, view)
     prepare_compute(EXACT, configuration.threads)
     model = heldout if isinstance(heldout, str) else heldout.model()
     measured = heldout if isinstance(heldout, str) else _measured(heldout, store, aggregate)
-    return write_sections(
+    write_sections(
         folder,
         _sections(view, aggregate, measured),
         others=[tables.every_score(view)],

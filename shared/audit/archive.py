@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.desktop import is_left_by_desktop
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
-from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
+from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey, RunKey
 from shared.folder.contract import Entry, Folder
 from shared.folder.local import LocalFolder
 
@@ -30,12 +30,14 @@ class Archive:
         places: what of it was named on this machine.
         passed_over: files that a desktop left beside the folders.
         secret_key: opens what is encrypted in the folders, or in some of them.
+        run_keys: in its place, by folder, what opens one run.
     """
 
     folders: dict[str, Folder]
     places: tuple[Path, ...] = ()
     secret_key: EncryptionKey | None = None
     passed_over: tuple[Path, ...] = ()
+    run_keys: Mapping[str, RunKey] = field(default_factory=dict)
 
 
 class MirroredFolder(LocalFolder):

@@ -24,6 +24,7 @@ from shared.exchange.encryption import (
     ENCRYPTION_KEY_FILE,
     Content,
     EncryptionKey,
+    RunKey,
     decrypt,
     decrypted,
     max_ciphertext_bytes,
@@ -67,14 +68,15 @@ class Reading(Ledger):
 
     Args:
         aggregator_key: the aggregator's public key if known from elsewhere (64 hex digits).
-        secret_key: the site's or the aggregator's private encryption key, which opens what is encrypted.
+        secret_key: the site's or the aggregator's private encryption key, which opens what is encrypted; or what opens
+            one run.
 
     Raises:
         ActionRequiredError: the folder cannot be read.
     """
 
     def __init__(
-        self, folder: Folder, aggregator_key: str | None = None, secret_key: EncryptionKey | None = None
+        self, folder: Folder, aggregator_key: str | None = None, secret_key: EncryptionKey | RunKey | None = None
     ) -> None:
         super().__init__()
         self.folder = folder
@@ -288,12 +290,20 @@ class Reading(Ledger):
         wrapped, ref = message.manifest.files[name].encrypted, message.ref
         if wrapped is None:
             return None
+        if (key := self.key_of_run(ref.run)) is None:
+            raise HiddenError(f"{ref.path}/{name} is encrypted: name the key that opens it with --secret-key")
+        return key.unwrap(wrapped, ref, name)
+
+    def key_of_run(self, run: str) -> RunKey | None:
+        """Return what opens the files of a run here, as far as we have been given it."""
+        if isinstance(self._secret_key, RunKey):
+            return self._secret_key if self._secret_key.run == run else None
+        if self._secret_key is None or self.site_card is None:
+            return None
         try:
-            if self._secret_key is not None and self.site_card is not None:
-                return run_key(self._secret_key, self.opened, self.site_card, ref.run).unwrap(wrapped, ref, name)
-        except (ConfigurationError, ActionRequiredError):
-            pass  # it is the key of another folder, or none was shown here
-        raise HiddenError(f"{ref.path}/{name} is encrypted: name the key that opens it with --secret-key")
+            return run_key(self._secret_key, self.opened, self.site_card, run)
+        except (ConfigurationError, ActionRequiredError):  # it is the key of another folder, or none was shown here
+            return None
 
     def digest(self, message: Message, name: str) -> str:
         """SHA-256 of what a file of a message says, by its manifest alone: the file may have gone.

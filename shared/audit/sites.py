@@ -28,7 +28,10 @@ def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[st
         ConfigurationError: two folders are of one site, or of two federations.
         ActionRequiredError: a folder cannot be read.
     """
-    readings = {name: Reading(folder, aggregator_key, archive.secret_key) for name, folder in archive.folders.items()}
+    readings = {
+        name: Reading(folder, aggregator_key, archive.run_keys.get(name, archive.secret_key))
+        for name, folder in archive.folders.items()
+    }
     whose: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, reading in readings.items():
         if (federation := reading.federation) is not None:

@@ -26,6 +26,7 @@ from shared.errors import (
     ActionRequiredError,
     ConfigurationError,
     DataError,
+    DoubtfulError,
     DropfedError,
     PluginError,
     RejectedError,
@@ -35,9 +36,14 @@ from shared.escaping import escape
 from shared.exchange.records.run import DistributionName, Plugin
 from shared.exchange.records.values import Digest, Record
 from shared.folder.durable import write_file
+from shared.learning.plugins import disagreements
 
 QUESTION, ANSWER, OBSTACLE, OUTPUT = "question.json", "answer.json", "obstacle.json", "output.txt"
 PERCENT, REST = "percent", "rest"
+WITH_PLUGINS, PLUGIN_MINUTES = "--with-plugins", "--plugin-minutes"
+"""By what people have a command run the plug-ins that a model or a run names, and how long these may take."""
+PROGRAM = "shared.learning.plugged"
+"""The module that a child process runs."""
 
 LOOK_S = 0.1  # between two looks whether it has answered
 _ROOM_BYTES = 4_000_000_000  # that PyTorch itself takes, and what prepares images, beside what a run says it takes
@@ -56,34 +62,50 @@ class Bounds(Record):
     """What the code of plug-ins may do on a machine.
 
     Args:
-        program: the module that is started to answer.
-        file: of the machine's settings.
-        section: of that file in which the machine's people say all this.
+        said_in: where the machine's people say all this, as in "site.yaml".
         allowed: SHA-256 by name.
+        allowed_in: where they say that, as in "site.yaml, policy: plugins,".
         minutes: that one piece of work may take.
+        minutes_key: by what they say that, as in "policy: plugin_minutes".
         memory_gb: that it may take besides PyTorch itself; None: nothing bounds it.
+        if_full: what to do where the memory is full, as in "lower batch_size".
     """
 
-    program: str
-    file: str
-    section: Literal["", "policy: "]
+    said_in: str
     allowed: dict[DistributionName, Digest]
+    allowed_in: str
     minutes: float
+    minutes_key: str
     memory_gb: float | None
+    if_full: str
     threads: int
-
-    @property
-    def allowed_in(self) -> str:
-        """Where the machine's people say which plug-ins they allow."""
-        return f"{self.file}, {self.section}plugins,"
 
     @property
     def too_long(self) -> str:
         """What is said of work that takes longer."""
         return (
-            f"took more than the {self.minutes:g} minutes that {self.file} allows one piece of its work "
-            f"({self.section}plugin_minutes): see what it does, or allow more"
+            f"took more than the {self.minutes:g} minutes that {self.said_in} allows one piece of its work "
+            f"({self.minutes_key}): see what it does, or allow more"
         )
+
+    @property
+    def too_large(self) -> str:
+        """What is said of work that takes more memory."""
+        return f"the memory is full; see what it does, or {self.if_full}"
+
+
+def bounds_said(asked: Sequence[Plugin], minutes: float, threads: int) -> Bounds:
+    """Return what plug-ins may do that people have a command run, by ``WITH_PLUGINS``."""
+    return Bounds(
+        said_in="the command line",
+        allowed={each.name: each.sha256 for each in asked},
+        allowed_in=WITH_PLUGINS,
+        minutes=minutes,
+        minutes_key=PLUGIN_MINUTES,
+        memory_gb=None,
+        if_full="give it less to do at a time",
+        threads=threads,
+    )
 
 
 class Question(Record, Generic[AnswerT]):
@@ -106,10 +128,11 @@ class Question(Record, Generic[AnswerT]):
 
 
 class Asked(Record):
-    """``question.json``: what a child process is started with. No key, no secret and no password is in it.
+    """``question.json``: what a child process is started with. No password and no key of anybody's is in it; an audit
+    of an encrypted run gives it what opens that run's files alone.
 
     Args:
-        kind: the name of the question's class.
+        kind: module and name of the question's class, with a colon between them.
         question: its fields, as JSON.
         whose: what people call the code, and what it does.
     """
@@ -135,6 +158,8 @@ class Obstacle(Record):
                 return cls(kind="configuration", problems=list(error.problems))
             case DataError():
                 return cls(kind="data", problems=list(error.problems))
+            case DoubtfulError():
+                return cls(kind="action required", problems=[f"{error}: {error.remedy}"])
             case RejectedError():
                 return cls(kind="rejected", problems=[error.file, error.reason])
             case TransientError():
@@ -169,16 +194,19 @@ def answered(
 
     Raises:
         Stopped: by ``is_time``, which is asked while a child works.
+        ConfigurationError: a plug-in is not installed as it is asked for, or not allowed here.
         PluginError: a plug-in raises, hangs, is too large or answers nonsense; it is named.
         DropfedError: what else stood in the way.
     """
     if not plugins:
         return question.answer(lambda percent: None)
+    if problems := disagreements(plugins, bounds.allowed, bounds.allowed_in):  # as the child finds, but at once
+        raise ConfigurationError(problems)
     with tempfile.TemporaryDirectory(prefix="dropfed-") as scratch:
         folder = Path(scratch)
         whose = names_of(plugins) + (f", {question.step}" if question.step else "")
         asked = Asked(
-            kind=type(question).__name__,
+            kind=f"{type(question).__module__}:{type(question).__qualname__}",
             question=question.model_dump_json(),
             plugins=list(plugins),
             bounds=bounds,
@@ -250,7 +278,7 @@ def _worked(folder: Path, bounds: Bounds, is_time: IsTime, whose: str) -> int:
     """Have a child work; return its exit status. None is left when this returns or raises."""
     with (folder / OUTPUT).open("wb") as output:
         child = subprocess.Popen(  # noqa: S603  (our own program, with nothing of others in its arguments)
-            [sys.executable, "-m", bounds.program, str(folder)],
+            [sys.executable, "-m", PROGRAM, str(folder)],
             stdin=subprocess.PIPE,  # it ends when nobody holds the other end
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -25,17 +25,18 @@ from shared.doors.schema import fill_json
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MAX_RECORD_BYTES, RUN_CONFIGURATION, Name
-from shared.exchange.reading import parse_yaml
+from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.run import Plugin, Privacy, Range, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import Count, Digest, Record, ScoreColumn
 from shared.exchange.weights import TensorFile, check_tensors
 from shared.folder.durable import hash_file
+from shared.learning.apart import WITH_PLUGINS
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors
 from shared.learning.objectives import Objective
-from shared.learning.plugins import permit
+from shared.learning.plugins import permit, unpermitted
 from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Network, Task
@@ -43,7 +44,6 @@ from shared.learning.tasks.terms import EXTERNAL, Options
 
 CARD = "card.yaml"
 MODEL_CARD = "model-card.json"
-WITH_PLUGINS = "--with-plugins"
 NO_THETA = "an export has none: it is measured at a site"
 
 _ANY_CLASSES = 2  # of a head that is not there
@@ -135,17 +135,17 @@ class KeptModel:
     stays: Sequence[str] = ()
 
 
-def open_model(folder: Path, *, with_plugins: bool = False) -> KeptModel:
+def open_model(folder: Path) -> KeptModel:
     """Open a model that can be asked.
 
     Args:
         folder: where it lies, ``WORK/final/RUN`` or an export; or ``WORK/final``: the newest below it.
-        with_plugins: import the plug-ins that it needs, if the same files are installed here.
 
     Raises:
-        ConfigurationError: it is not there, not whole, or not what its card says.
+        ConfigurationError: it is not there, not whole, not what its card says, or of a plug-in that this process may
+            not import.
     """
-    kept = open_parts(folder, with_plugins=with_plugins)
+    kept = open_parts(folder)
     if kept.card.task == EXTERNAL:
         raise ConfigurationError(
             [f"{folder}: dropfed does not know this network; ask it by the program that trains it"]
@@ -165,16 +165,14 @@ def open_model(folder: Path, *, with_plugins: bool = False) -> KeptModel:
     return kept
 
 
-def open_parts(folder: Path, *, with_plugins: bool = False) -> KeptModel:
+def open_parts(folder: Path) -> KeptModel:
     """Open what a folder holds of a model; arguments and errors as for ``open_model``, but it need not be whole."""
-    home, card = _described(folder)
-    if with_plugins:
-        permit(card.plugins, {each.name: each.sha256 for each in card.plugins}, WITH_PLUGINS)
+    home, card = described(folder)
     try:
         task, method = task_named(card.task), open_method(card.method, card.method_options)
         options: Options = task.options(card.task_options)
     except ConfigurationError as error:
-        needed = [] if with_plugins else [f"{each.name} {each.version}" for each in card.plugins]
+        needed = unpermitted(card.plugins)
         lacking = [f"needs the plug-in {each}; install its wheel, and pass {WITH_PLUGINS} to run it" for each in needed]
         problems = lacking or error.problems
         raise ConfigurationError([f"{home}: {problem}" for problem in problems]) from None
@@ -199,12 +197,19 @@ def untrained_network(
     *,
     classes: int,
     is_private: bool,
+    plugins: Sequence[Mapping[str, object]] = (),
 ) -> nn.Module:
     """Return the network of a run, untrained, from plain values; a ``Network``.
 
+    Args:
+        plugins: the wheels that the run needs, as its offer names them; they are imported, if the same files are
+            installed here.
+
     Raises:
-        ConfigurationError: there is no such task, method or option.
+        ConfigurationError: there is no such task, method or option, or such a wheel is not installed.
     """
+    needed = [check_record(plugin, Plugin, "plugins") for plugin in plugins]
+    permit(needed, {each.name: each.sha256 for each in needed}, "the bundle")
     found = task_named(task)
     method_found, options = open_method(method, method_options), found.options(task_options)
     return build_network(found, method_found, options, classes, run_seed=0, is_private=is_private)
@@ -228,7 +233,7 @@ def whole(network: nn.Module) -> TensorList:
     return staying(own, network)
 
 
-def _described(folder: Path) -> tuple[Path, KeptCard]:
+def described(folder: Path) -> tuple[Path, KeptCard]:
     """Return where the model lies and its card; of an export, as far as the run says it.
 
     Raises:

@@ -7,7 +7,8 @@ hospital's policy names what it allows by distribution and hash. Nothing of a wh
     2. what is allowed here        ``policy: plugins:`` of ``site.yaml``, ``plugins:`` of ``aggregator.yaml``
     3. what the run asks for       ``plugins`` of ``run.yaml``
 
-Who has compared them calls ``permit``, and this process may ``load`` what the wheel provides.
+Who has compared them calls ``permit``, and this process may ``load`` what the wheel provides. Only
+processes without keys do: the child of ``apart.py``, those of ``torchrun``, and a researcher's own.
 """
 
 from __future__ import annotations
@@ -71,6 +72,17 @@ def wheel_behind(group: Group, name: str) -> str | None:
     """Return the normalised name of the wheel that provides something, or None."""
     point = provided(group).get(name)
     return None if point is None else _wheel_of(point)
+
+
+def plugins_of(named: Iterable[tuple[Group, str]]) -> list[Plugin]:
+    """Return the wheels that provide what is named by kind and name, as they are installed here.
+
+    Raises:
+        ConfigurationError: as for ``described``.
+    """
+    wheels = {wheel for group, name in named if (wheel := wheel_behind(group, name)) is not None}
+    here = distributions()
+    return [described(here[wheel]) for wheel in sorted(wheels)]
 
 
 def template_of(task: str) -> str | None:
@@ -172,9 +184,7 @@ def required_by(run: RunConfiguration) -> list[Plugin]:
         ("encoders", str(run.task_options.get("encoder"))),
         *(("scores", name) for name in run.scores),
     ]
-    wheels = {wheel for group, name in named if (wheel := wheel_behind(group, name)) is not None}
-    here = distributions()
-    return [described(here[wheel]) for wheel in sorted(wheels)]
+    return plugins_of(named)
 
 
 def disagreements(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> list[str]:
@@ -219,6 +229,11 @@ def permit(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> N
 def permit_installed() -> None:
     """Let this process import whatever is installed: on a researcher's own machine, for images of their own."""
     _permitted.update(distributions())
+
+
+def unpermitted(asked: Iterable[Plugin]) -> list[str]:
+    """Return what people call those of some wheels that may not be imported in this process."""
+    return [f"{plugin.name} {plugin.version}" for plugin in asked if plugin.name not in _permitted]
 
 
 def is_permitted(group: Group, name: str) -> bool:

@@ -24,5 +24,14 @@ def command(
     as_json: bool,
     shows_all: bool,
     with_plugins: bool,
+    plugin_minutes: float,
 ) -> None:
-    show_scores(model or work / FINAL, folder, page, as_json=as_json, shows_all=shows_all, with_plugins=with_plugins)
+    show_scores(
+        model or work / FINAL,
+        folder,
+        page,
+        as_json=as_json,
+        shows_all=shows_all,
+        with_plugins=with_plugins,
+        plugin_minutes=plugin_minutes,
+    )

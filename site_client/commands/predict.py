@@ -16,6 +16,22 @@ from site_client.final import FINAL
 @MODEL
 @predict_options
 def command(
-    images: Path, *, work: Path, model: Path | None, output: Path, page: bool, dicom_seg: bool, with_plugins: bool
+    images: Path,
+    *,
+    work: Path,
+    model: Path | None,
+    output: Path,
+    page: bool,
+    dicom_seg: bool,
+    with_plugins: bool,
+    plugin_minutes: float,
 ) -> None:
-    ask_about(model or work / FINAL, images, output, page=page, dicom_seg=dicom_seg, with_plugins=with_plugins)
+    ask_about(
+        model or work / FINAL,
+        images,
+        output,
+        page=page,
+        dicom_seg=dicom_seg,
+        with_plugins=with_plugins,
+        plugin_minutes=plugin_minutes,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -35,10 +36,11 @@ from pathlib import Path
 
 import numpy as np
 import dropfed
+from shared.learning.tolerance import HeldOutSet
 
 PLACE = Path({place!r})
-AT_AGGREGATOR = sys.modules["__main__"].__spec__.name == "aggregator.plugged"
-WORK = json.loads(Path(sys.argv[1], "question.json").read_text())["kind"]
+PLACE_OF_WORK, _, WORK = json.loads(Path(sys.argv[1], "question.json").read_text())["kind"].partition(":")
+AT_AGGREGATOR = PLACE_OF_WORK.startswith("aggregator.")
 
 
 def next_of(step):
@@ -65,6 +67,8 @@ def misbehave(step):
             return float("nan")
         case "shapes":
             return np.zeros(3)
+        case "boasts":
+            HeldOutSet.score = lambda *_: 3.0
         case "looks":
             descriptors = {{name: os.path.realpath(f"/proc/self/fd/{{name}}") for name in os.listdir("/proc/self/fd")}}
             seen = {{"environment": dict(os.environ), "descriptors": descriptors, "arguments": sys.argv}}
@@ -140,8 +144,9 @@ def test_whatever_it_does_is_named_and_the_run_goes_on(
     monkeypatch.setattr("aggregator.daemon.LONGEST_WAIT_S", 0.01)
     for step, does in {
         "Check-objective": "dies looks",
-        "Decide-weights": "raises raises raises",  # of the answer, of it alone, and of one that moves nothing
-        "Combine-combine": "shapes",
+        "Check-network": "fine boasts",
+        "Decide-weights": "raises raises raises nan",  # of the answer, of it alone, and of one that moves nothing
+        "Combine-combine": "shapes nan",
     }.items():
         (place / step).write_text(does)
     with federation_of(tmp_path, wheel) as federation:
@@ -149,10 +154,14 @@ def test_whatever_it_does_is_named_and_the_run_goes_on(
     log = (federation.aggregator / "log.txt").read_text()
     who, again = "plug-in dropfed-shaky 0.1.0", "Trying again until it works."
     checking, weighing = f"{who}, checking north's answer of round 1", f"{who}, weighing the answers of round 1"
+    combining = f"{who}, combining the models of round 1"
     for sentence in (
         f"{checking}: its process ended (exit status 7); ask who wrote it. {again}",
         f"{weighing}: raised RuntimeError: of its own; ask who wrote it. {again}",
-        f"{who}, combining the models of round 1: raised ",
+        f"{checking}: came to the score 3.0, which is none from 0 to 1. {again}",
+        f"{weighing}: method: shaky gave the weights north nan; correct weights() in its file: ",
+        f"{combining}: raised ",
+        f"{combining}: raised OverflowError: ",
     ):
         assert sentence in log
     store = RunStore(federation.aggregator, "test-run")
@@ -168,23 +177,31 @@ def test_whatever_it_does_is_named_and_the_run_goes_on(
     assert not opened
 
 
-def test_once_the_run_is_stopped_it_holds_up_nothing(wheel: Plugin, place: Path, tmp_path: Path) -> None:
+def test_it_holds_up_neither_a_site_s_verdict_nor_a_run_that_is_stopped(
+    wheel: Plugin, place: Path, tmp_path: Path
+) -> None:
     with federation_of(tmp_path, wheel) as federation:
         prepared = prepare(federation.aggregator, federation.aggregator / "RUN.yaml")
     store = RunStore(federation.aggregator, "test-run")
     store.begin(prepared.begun.run, prepared.begun.division)
     work = begin_work(prepared, store, threading.Event())
     store.ask(1, ("north",), ("north",))
-    for question in ("LimitBelow", "Decide", "Combine"):
-        (place / f"{question}-network").write_text("raises")
-    store.request_stop()
     first, said = store.aggregate_path(0), "raised RuntimeError: of its own; ask who wrote it"
-    assert work.limit(first, BelowLast(below_last=0.5)) == 1
     checked = {"north": Scored(score="0.9", theta=None, reason="")}
 
     def answer(_site: str) -> Answer:
         return Answer({MODEL: first}, images=10)
 
+    # 1. What becomes no number with a site's answer, and not with one that moves nothing, is held against the site.
+    (place / "Decide-combine").write_text("nan nan")  # with all answers, and with this one alone
+    spoilt = work.verdicts(1, checked, limit=0.5, answer=answer, withdrawn=[])["north"]
+    assert spoilt.status == "omitted"
+    assert re.match("the answers cannot be worked on together with this one: .* would hold NaN", spoilt.reason)
+    # 2. Once the run is stopped, nothing that fails is waited for.
+    for question in ("LimitBelow", "Decide", "Combine"):
+        (place / f"{question}-network").write_text("raises")
+    store.request_stop()
+    assert work.limit(first, BelowLast(below_last=0.5)) == 1
     omitted = work.verdicts(1, checked, limit=0.5, answer=answer, withdrawn=[])["north"]
     assert (omitted.status, omitted.weight) == ("omitted", None)
     assert omitted.reason == f"plug-in dropfed-shaky 0.1.0, weighing the answers of round 1: {said}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -171,12 +172,14 @@ def test_a_new_run_of_it_is_what_the_wheel_suggests_or_what_its_task_takes(
     settings.write_bytes(dump_values(before | allowed))
     written = new_run()
     assert written.exit_code == 0, written.output
+    assert "round_shapes" not in sys.modules  # another process has imported it
     text = next(work.glob("round-*.yaml")).read_text()
     run = parse_yaml(text.encode(), RunConfiguration, "RUN.yaml")
     assert (run.task, run.sites, run.rounds) == ("round_shapes", ["east", "north", "south"], 5)
     assert run.task_options["optimizer"] == "adam" if brings_template else run.task_options["encoder"] == "small"
     assert ("`dropfed-aggregator new-run --task round_shapes` writes it" in text) == brings_template
     assert "# answers needed to close a round at its deadline" in text
+    plugins.permit([here()], {here().name: here().sha256}, "a test")
     full = in_full(run)
     assert full.task_options["labels"] == ["round", "square"]
 
@@ -210,6 +213,17 @@ def test_nothing_of_a_wheel_is_imported_before_policy_and_files_agree(
     importlib.invalidate_caches()
     assert "is not installed here; install its wheel" in judge(allowing(plugin), run, decision=True).reason
     assert "round_shapes" not in sys.modules
+
+
+def test_no_command_may_import_a_wheel_in_its_own_process() -> None:
+    """Who may: a child process, torchrun's, whoever opens a bundle in MONAI, and a researcher on their own machine."""
+    root, asks = Path(__file__).parents[2], re.compile(r"plugins import [^\n]*\bpermit|\bplugins\.permit\w*\(")
+    rooms = ("aggregator", "dropfed", "shared", "site_client", "studies")
+    asking = {path for room in rooms for path in (root / room).rglob("*.py") if asks.search(path.read_text())}
+    assert {path.relative_to(root).as_posix() for path in asking} == {
+        *("shared/learning/plugged.py", "site_client/worker.py", "shared/learning/kept_model.py"),
+        *("dropfed/models.py", "dropfed/simulation.py", "studies/cell.py", "studies/play.py"),
+    }
 
 
 def test_a_private_run_uses_no_plugin(project: Path, installed: Path) -> None:

@@ -39,10 +39,11 @@ from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.weights import entry_of, write_zeros
 from shared.folder.durable import link_file
 from shared.learning.answers import SOUND
+from shared.learning.apart import WITH_PLUGINS
 from shared.learning.choice import Tables, choose, ends_early
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors, round_tensors, save_tensors
-from shared.learning.plugins import permit
+from shared.learning.plugins import unpermitted
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tolerance import HeldOutSet
@@ -54,25 +55,32 @@ logger = logging.getLogger(__name__)
 _BINARY = 2  # classes of the network where no images say how many; what travels does not depend on it
 
 
-def replay(
-    readings: Mapping[str, Reading],
-    run: str,
-    *,
-    scratch: Path,
-    heldout: Path | None = None,
-    with_plugins: bool = False,
-) -> list[Step]:
+def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout: Path | None = None) -> list[Step]:
     """Return every step of a run, computed again.
 
     Args:
         scratch: an empty folder for what is made.
         heldout: the aggregator's labelled images, laid out like a site's.
-        with_plugins: import the plug-ins that the run names, if the same files are installed here.
 
     Raises:
         ConfigurationError: there is no such run, its offer does not hold, this software does not know its task or
-            method, or the plug-ins that it needs are not imported here.
+            method, or it needs plug-ins that this process may not import.
         DataError: every problem of the held-out images.
+    """
+    offers, configuration, listed = offered(readings, run)
+    if unpermitted(configuration.plugins):
+        needed = ", ".join(f"{each.name} {each.version} ({each.sha256})" for each in configuration.plugins)
+        raise ConfigurationError(
+            [f"run {run} was computed with the plug-in {needed}; install its wheel, and pass {WITH_PLUGINS} to run it"]
+        )
+    return list(_Replay(offers, configuration, listed, scratch, heldout).steps())
+
+
+def offered(readings: Mapping[str, Reading], run: str) -> tuple[dict[str, Reading], RunConfiguration, Sharing]:
+    """Return the folders that a run was offered in and can be read in, and what was offered.
+
+    Raises:
+        ConfigurationError: there is no such run, no key opens it, or its offer does not hold.
     """
     offers = {site: reading for site, reading in readings.items() if MessageRef("offer", run) in reading.messages}
     if not offers:
@@ -83,13 +91,7 @@ def replay(
     configuration, listed = settings_of(offers, run), sharing_of(offers, run)
     if configuration is None or listed is None:
         raise ConfigurationError([f"run {run}: its offer does not hold; see `dropfed-audit verify`"])
-    if configuration.plugins and not with_plugins:
-        needed = ", ".join(f"{each.name} {each.version} ({each.sha256})" for each in configuration.plugins)
-        raise ConfigurationError(
-            [f"run {run} was computed with the plug-in {needed}; install its wheel, and pass --with-plugins to run it"]
-        )
-    permit(configuration.plugins, {each.name: each.sha256 for each in configuration.plugins}, "--with-plugins")
-    return list(_Replay(offers, configuration, listed, scratch, heldout).steps())
+    return offers, configuration, listed
 
 
 class _Replay:
