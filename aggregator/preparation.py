@@ -27,6 +27,7 @@ from aggregator.configuration import (
     read_configuration,
 )
 from aggregator.facts import is_owed_end
+from aggregator.largest_site import about_largest_site
 from aggregator.setup import KEY_FILE
 from aggregator.site import open_ledger, read_invite
 from aggregator.store import RunStore, open_runs, runs_in
@@ -379,6 +380,8 @@ def _remarks(
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
         yield Finding("note", f"quorum: all {pluralize(run.quorum, 'site')}; {waits}")
+    if not learning.method.in_turn:
+        yield from about_largest_site(work, run)
     absent = [site for site in run.sites if not (work / "sites" / site / "mirror" / names.SITE_CARD).exists()]
     if absent:
         yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
