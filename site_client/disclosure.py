@@ -20,6 +20,7 @@ from shared.exchange.tables import (
     EPSILON,
     IMAGES_OF,
     LARGEST_LOSS,
+    MICRO_BATCH,
     SPLITS,
     MetricsRow,
     RowSplit,
@@ -87,11 +88,20 @@ class ScoreTable:
         }
         self._rows: list[MetricsRow] = []
 
-    def add(self, epoch: int, split: Split, evaluation: Evaluation, *, alone: bool = False) -> None:
+    def add(
+        self,
+        epoch: int,
+        split: Split,
+        evaluation: Evaluation,
+        *,
+        alone: bool = False,
+        micro_batch: int | None = None,
+    ) -> None:
         """Add a row.
 
         Args:
             alone: whether it is of the model that the site trains by itself.
+            micro_batch: the most images that training answered at once, if it divided batches; that is about no image.
         """
         evaluation = replace(evaluation, scores={name: self._told(name, of) for name, of in evaluation.scores.items()})
         losses = {name: score for name, score in evaluation.scores.items() if name.startswith(f"{LOSS}_")}
@@ -105,6 +115,8 @@ class ScoreTable:
         told = {name: None if name in self._kept_back[split] else value for name, value in scores.items()}
         told |= self._told_classes(evaluation, told)
         told |= {name: self._shown(_cut(score)) for name, score in losses.items()}
+        if micro_batch is not None:
+            told[MICRO_BATCH] = float(micro_batch)
         loss = self._shown(_cut(Score(evaluation.loss, evaluation.images)))
         self._rows.append(self._row(epoch, ALONE[split] if alone else split, evaluation.images, loss, told))
 

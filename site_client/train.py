@@ -418,6 +418,7 @@ class Trainer:
     ) -> None:
         """Train one epoch for each phase, and validate after each, in a round that is scored."""
         train = private.train_epoch if private else train_epoch
+        divided = self.computing.micro_batch if self.computing.divides(this.configuration.batch_size) else None
         for number, moving in enumerate(phases, 1):
             _let_move(this.local.network, moving)
 
@@ -436,7 +437,7 @@ class Trainer:
                 computing=self.computing,
             )
             if trained is not None:
-                this.table.add(number, "train", trained)
+                this.table.add(number, "train", trained, micro_batch=divided)
             if is_scored(self.run, this.configuration.round):
                 this.table.add(number, "validation", self._evaluate(this, this.dataset.validation))
 
@@ -580,10 +581,11 @@ class RequirementsOf(Question[Requirements]):
     form = TypeAdapter(Requirements)
 
     run: RunConfiguration
+    micro_batch: int | None = None
 
     def answer(self, on_progress: Progress) -> Requirements:
         check_together(self.run)
-        return requirements(self.run)
+        return requirements(self.run, self.micro_batch)
 
 
 def requirements_of(site: SiteConfiguration, run: RunConfiguration) -> Requirements:
@@ -594,7 +596,7 @@ def requirements_of(site: SiteConfiguration, run: RunConfiguration) -> Requireme
             allowed here.
     """
     check_record(run.split, SplitPlan, "split")
-    return answered(RequirementsOf(run=run), site, run.plugins)
+    return answered(RequirementsOf(run=run, micro_batch=site.micro_batch), site, run.plugins)
 
 
 def check_offer(site: SiteConfiguration, run: RunConfiguration, offered: Sharing) -> Requirements:
