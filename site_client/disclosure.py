@@ -25,6 +25,7 @@ from shared.exchange.tables import (
     MetricsRow,
     RowSplit,
     Split,
+    difference_of,
     error_of,
     write_metrics,
 )
@@ -191,7 +192,9 @@ def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[
     if not torn:
         return OF_CHOSEN
     of_torn = {f"{begin}{grade}" for begin in (OF_CLASS, IMAGES_OF) for grade in torn}
-    return OF_CHOSEN | MEANS_OVER_CLASSES | {error_of(mean) for mean in MEANS_OVER_CLASSES} | of_torn
+    differences = {difference_of(mean) for mean in MEANS_OVER_CLASSES}
+    of_means = MEANS_OVER_CLASSES | differences
+    return OF_CHOSEN | of_means | {error_of(mean) for mean in of_means} | of_torn
 
 
 def reliability(found: MeasuredUncertainty, policy: Policy) -> Reliability:

@@ -189,6 +189,11 @@ def describe(work: Path, run: str) -> str:
             "trains alone too:   a model on this site's images only, as long as the shared one (baseline: local); it "
             f"never leaves, and its scores leave in {names.METRICS}"
         )
+    if configuration.paired:
+        lines.append(
+            "compares:           each model with the one that training began with, on this site's test images; the "
+            f"difference of the main score and its standard error leave in {names.METRICS}"
+        )
     lines += _plugins(configuration)
     lines += _trainer(work, configuration)
     lines += _required(work, configuration, sharing, is_open=standing(work, run) == "offered")

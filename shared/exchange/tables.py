@@ -43,9 +43,13 @@ _SCORES = (
 )
 ERROR, IMAGES_OF = "_error", "images_of_"
 """What the column ends with that tells a score's standard error; and what one begins with that counts a class."""
-_SHARES = rf"({_SCORES})(_mean|_std|{ERROR})?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
+_DIFFERENCE = "_difference"
+_SHARES = rf"({_SCORES})(_mean|_std|({_DIFFERENCE})?{ERROR})?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
 _COUNTS = re.compile(rf"{IMAGES_OF}[0-9]{{1,3}}")
-_DECLARED = re.compile(rf"loss_(ice|kl|tce|dice)|{_SHARES}|{EPSILON}|{MICRO_BATCH}|{_COUNTS.pattern}")
+_DIFFERENCES = re.compile(rf"({_SCORES}){_DIFFERENCE}")
+_DECLARED = re.compile(
+    rf"{_DIFFERENCES.pattern}|loss_(ice|kl|tce|dice)|{_SHARES}|{EPSILON}|{MICRO_BATCH}|{_COUNTS.pattern}"
+)
 """Every score column that the protocol describes."""
 _ROUNDING = 1e-9  # a mean of shares in doubles can come to 1.0000000000000002
 
@@ -111,9 +115,15 @@ def error_of(column: str) -> str:
     return column.removesuffix("_mean") + ERROR
 
 
+def difference_of(column: str) -> str:
+    """Return the column of how much greater a score is than that of the model that the run began with."""
+    return column.removesuffix("_mean") + _DIFFERENCE
+
+
 def is_support(column: str) -> bool:
-    """Return whether a column tells how much a score is over, or how it was trained, and is none itself."""
-    return (column.endswith(ERROR) and column != "calibration_error") or _is_count(column)
+    """Return whether a column tells how much a score is over, how it was trained or compared, and is none itself."""
+    is_error = column.endswith(ERROR) and column != "calibration_error"
+    return is_error or _is_count(column) or _DIFFERENCES.fullmatch(column) is not None
 
 
 def _is_count(column: str) -> bool:
@@ -231,7 +241,7 @@ def _score(column: str, cell: str, lowest: float, highest: float) -> float | Non
 
 
 def _range(column: str) -> tuple[float, float]:
-    if column.startswith("kappa"):
+    if column.startswith("kappa") or _DIFFERENCES.fullmatch(column):
         return -1, 1
     if column == EPSILON or _is_count(column):
         return int(column == MICRO_BATCH), math.inf

@@ -51,6 +51,7 @@ class Requirements:
         measures: whether the method has sent what it measures on images of training or validation.
         is_private: then nothing leaves that was measured on training images.
         trains_alone: whether the site also trains a model by itself, as long, and tells its scores.
+        is_paired: whether the site also compares each model with the first one on its test images.
         has_batch_norm: whether the network has BatchNorm, which normalises by what is answered at once.
     """
 
@@ -67,6 +68,7 @@ class Requirements:
     measures: bool
     is_private: bool
     trains_alone: bool = False
+    is_paired: bool = False
     has_batch_norm: bool = False
 
     def steps(self, inputs: int) -> int:
@@ -88,11 +90,12 @@ class Requirements:
         """
         answers, scored = trained + validated, min(trained, self.scored_rounds)
         measured = answers if self.measures else 0
-        alone = max(scored + validated - 1, 0) if self.trains_alone else 0  # not in the first round
+        later = max(scored + validated - 1, 0)  # not in the first round
+        alone = later if self.trains_alone else 0
         rows: dict[SplitName, int] = {
             "train": (0 if self.is_private else trained * self.epochs) + measured,
             "validation": scored + validated + scored * self.epochs + measured + alone,
-            "test": scored + validated + alone,
+            "test": scored + validated + alone + (later if self.is_paired else 0),
         }
         if self.theta_from is not None:
             rows[self.theta_from] += answers
@@ -140,6 +143,7 @@ def requirements(run: RunConfiguration, micro_batch: int | None = None) -> Requi
         measures=bool(listed.measured),
         is_private=run.privacy is not None,
         trains_alone=run.baseline is not None,
+        is_paired=run.paired,
         has_batch_norm=bool(batch_norms(network)),
     )
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from shared.exchange.tables import error_of
+from shared.exchange.tables import difference_of, error_of
 from shared.learning.batch_norm import batch_norms
 from shared.learning.batches import count_of_parts, even_parts
 from shared.learning.bootstrap import Bootstrap
@@ -208,6 +208,37 @@ def evaluate(
                 record.add(logits[part], targets[part], {name: of_image[part] for name, of_image in losses.items()})
         found = record.evaluation(len(samples))
         return found if bootstrap is None else record.with_error(found, bootstrap)
+
+
+def compare(
+    task: Task[Any, SampleT],
+    model: nn.Module,
+    other: nn.Module,
+    samples: Sequence[SampleT],
+    objective: Objective,
+    *,
+    bootstrap: Bootstrap,
+    computing: Computing = EXACT,
+) -> dict[str, Score]:
+    """Return how much greater a score of a model is than another's on the same images, and its standard error.
+
+    Args:
+        bootstrap: of that score.
+    """
+    scoring, score = task.scoring(objective), bootstrap.score
+    looks = [
+        [
+            scoring.look(tame(logits[at : at + 1]), targets[at : at + 1])
+            for batch, logits, targets in answers(task, each, samples, computing)
+            for at in range(len(batch))
+        ]
+        for each in (model, other)
+    ]
+    own, others = (scoring.scores(seen)[score] for seen in looks)
+    difference = None if own.value is None or others.value is None else own.value - others.value
+    images, column = min(own.images, others.images), difference_of(score)
+    error = bootstrap.error_of_difference(scoring, *looks)
+    return {column: Score(difference, images), error_of(column): Score(error, images)}
 
 
 def answers(
