@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from aggregator.site import open_ledger
 from aggregator.store import runs_in
 from aggregator.survey import kept_sheet
 from shared.check import Finding
-from shared.errors import RejectedError
+from shared.errors import DropfedError, RejectedError
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Consent
@@ -41,16 +42,23 @@ def known_images(work: Path, run: RunConfiguration) -> Mapping[str, int]:
     opened = {site: ledger for site, ledger in ledgers.items() if ledger is not None}
     if len(opened) < len(run.sites):
         return {}
-    of_task = [each.run for each in reversed(runs_in(work)) if each.configuration().task == run.task]
     sources = [
         {site: _surveyed(ledger, run.task) for site, ledger in opened.items()},
-        *({site: _consented(ledger, name) for site, ledger in opened.items()} for name in of_task),
+        *({site: _consented(ledger, name) for site, ledger in opened.items()} for name in _runs_of(work, run.task)),
     ]
     for source in sources:
         found = {site: count for site, count in source.items() if count is not None}
         if len(found) == len(run.sites):
             return found
     return {}
+
+
+def _runs_of(work: Path, task: str) -> Iterator[str]:
+    """Yield the runs of a task, newest first; one that is damaged tells nothing."""
+    for store in reversed(runs_in(work)):
+        with suppress(DropfedError):
+            if store.configuration().task == task:
+                yield store.run
 
 
 def _surveyed(ledger: Mirror, task: str) -> int | None:
