@@ -193,7 +193,11 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> ModelCard:
     summary, chosen = summary_of(view), view.receivers(card.chosen_round)
     software = {site: _software(work, site) for site in ledgers}
     sites = {
-        site: replace(_site(said, chosen.get(site, Part()), software.get(site), card, site), gain=view.gains.get(site))
+        site: replace(
+            _site(said, chosen.get(site, Part()), software.get(site), card, site),
+            gain=view.gains.get(site),
+            test_images=view.test_images.get(site),
+        )
         for site, said in view.sites.items()
     }
     inputs = [name for name in (names.RUN_CONFIGURATION, names.TENSORS, names.START) if (store.home / name).exists()]

@@ -11,6 +11,7 @@ from aggregator.comparison import ChosenScores
 from aggregator.onnx_file import OnnxFile
 from aggregator.report.text import table_lines
 from aggregator.run_view import Bytes, Row
+from aggregator.same_images import TestImages
 from shared.escaping import escape
 from shared.exchange.tables import SPLITS, Split
 from shared.learning.gain import Gain
@@ -66,7 +67,8 @@ class CardRun:
 @dataclass(frozen=True)
 class CardSite:
     """What one site brought and said; ``epsilon``: the most that it said it had spent of its images' privacy.
-    ``gain``: over training alone, in a run with a baseline.
+    ``gain``: over training alone, in a run with a baseline. ``test_images``: beside those of the run whose model a
+    paired run began with.
     """
 
     agreed: bool | None
@@ -78,6 +80,7 @@ class CardSite:
     test: Row | None
     software: str | None
     gain: Gain | None = None
+    test_images: TestImages | None = None
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,16 @@ def _tested(card: ModelCard, site: str) -> str | None:
         return shown
     found = row.interval(card.scores.name)
     interval = f"95 % interval {found[0]:.3f} to {found[1]:.3f}, " if found else ""
-    return f"{shown} ({interval}{row.images} images)"
+    return f"{shown} ({interval}{row.images} images{_against_last(card, site, row)})"
+
+
+def _against_last(card: ModelCard, site: str, row: Row) -> str:
+    """Return how a site's test score compares with that of the model that the run began with, if it does."""
+    found, start = row.difference(card.scores.name), card.run.configuration.get("start")
+    if found is None or start is None:
+        return ""
+    others = "; its test images were others" if card.sites[site].test_images == "others" else ""
+    return f"; against {start['name']} {found[0]:+.3f}, 95 % interval {found[1]:+.3f} to {found[2]:+.3f}{others}"
 
 
 def _privacy(card: ModelCard) -> list[str]:

@@ -24,8 +24,10 @@ from shared.exchange.records.run import RunConfiguration, Start
 from shared.learning import apart, plugins
 from shared.learning.apart import Progress, Question
 from shared.learning.methods import file_of, method_names, open_method, usual_options
+from shared.learning.methods.contract import Method
 from shared.learning.methods.terms import MethodOptions
 from shared.learning.new_runs import as_of_now
+from shared.learning.run_checks import may_be_paired
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.terms import EXTERNAL, Options
 
@@ -303,6 +305,7 @@ def filled_in(answers: Answers, start: Mapping[str, str] | None = None) -> str:
         "quorum": 1 if method.in_turn else max(1, min(_QUORUM, len(answers.sites))),
         "learning_rate": _over_rounds(chosen["learning_rate"], answers.rounds),
         "start": start or (None if is_known else chosen["start"]),
+        **({} if earlier is None else _as_in(earlier.run, answers, method)),
     }
     if method.needs_sgd and chosen["task_options"].get("optimizer", "sgd") != "sgd":
         wanted["task_options"] = chosen["task_options"] | {"optimizer": "sgd"}
@@ -310,6 +313,14 @@ def filled_in(answers: Answers, start: Mapping[str, str] | None = None) -> str:
     reason = f"# of {answers.method}; shared/learning/methods/{answers.method}.py says what it is"
     wanted = {key: value for key, value in wanted.items() if key in said or value}
     return "\n".join(_settled(text.splitlines(), said, wanted, reason)) + "\n"
+
+
+def _as_in(earlier: RunConfiguration, answers: Answers, method: Method) -> dict[str, Any]:
+    """Return what a run that begins with an earlier one's model takes from it: which images are tested on, so that the
+    model was not trained on them, and whether sites compare the two.
+    """
+    paired = answers.rounds > 0 and may_be_paired(task_named(answers.task), method)
+    return {"seed": earlier.seed, "split": earlier.split, "paired": paired}
 
 
 def settings(task: str, preset: str | None) -> dict[str, Any]:

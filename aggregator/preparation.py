@@ -27,6 +27,8 @@ from aggregator.configuration import (
     read_configuration,
 )
 from aggregator.facts import is_owed_end
+from aggregator.largest_site import about_largest_site
+from aggregator.same_images import begun_with, divides_alike
 from aggregator.setup import KEY_FILE
 from aggregator.site import open_ledger, read_invite
 from aggregator.store import RunStore, open_runs, runs_in
@@ -354,6 +356,7 @@ def _remarks(
     if run.start is not None:
         what = "training begins with" if run.rounds else "sites score"
         yield Finding("note", f"start: {what} the model of {run.start.name}, SHA-256 {run.start.sha256}")
+        yield from _about_pairs(work, run)
     if run.trainer is not None:
         who = ", ".join(run.trainer.sites or run.sites)
         again = "after a crash its bytes may differ, and `replay` computes all but the training"
@@ -379,6 +382,8 @@ def _remarks(
     if run.quorum == len(run.sites) > 1:
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
         yield Finding("note", f"quorum: all {pluralize(run.quorum, 'site')}; {waits}")
+    if not learning.method.in_turn:
+        yield from about_largest_site(work, run)
     absent = [site for site in run.sites if not (work / "sites" / site / "mirror" / names.SITE_CARD).exists()]
     if absent:
         yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
@@ -390,6 +395,17 @@ def _remarks(
         f"weights: each round sends {size_text(down)} to a site and {size_text(up)} back{form}, the whole run "
         f"{in_all}; {_kept(run)}",
     )
+
+
+def _about_pairs(work: Path, run: RunConfiguration) -> Iterator[Finding]:
+    """Warn where the model to compare with may have been trained on the images on which it is compared."""
+    earlier = begun_with(work, run) if run.paired else None
+    if earlier is not None and not divides_alike(run, earlier):
+        yield Finding(
+            "warning",
+            f"paired: seed or split is not that of {earlier.run}, whose model may so have been trained on images that "
+            f"this run tests on; take `seed: {earlier.seed}` and its split",
+        )
 
 
 def _about_scoring(run: RunConfiguration) -> Iterator[Finding]:

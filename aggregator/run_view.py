@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from aggregator.facts import ending_of
 from aggregator.results import read_tables
+from aggregator.same_images import TestImages, same_test_images
 from aggregator.site import open_ledger
 from aggregator.store import RunStore, consent_of, withdrawal_of
 from shared.exchange.encryption import EncryptionKey
@@ -25,7 +26,7 @@ from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.order import Ending
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
-from shared.exchange.tables import IMAGES_OF, MetricsRow, Split, error_of, is_support
+from shared.exchange.tables import IMAGES_OF, MetricsRow, Split, difference_of, error_of, is_support
 from shared.learning.choice import Tables, received_rows, reported_scores
 from shared.learning.gain import Gain, gains
 from shared.learning.metrics import mean_over_sites
@@ -84,6 +85,16 @@ class Row:
         if value is None or error is None:
             return None
         return max(0.0, value - _NORMAL_95 * error), min(1.0, value + _NORMAL_95 * error)
+
+    def difference(self, score: str) -> tuple[float, float, float] | None:
+        """Return how much greater a score is than that of the model that the run began with, on the same images, and
+        between what that lies with 95 % confidence, if both are told.
+        """
+        column = difference_of(score)
+        value, error = self.scores.get(column), self.scores.get(error_of(column))
+        return (
+            None if value is None or error is None else (value, value - _NORMAL_95 * error, value + _NORMAL_95 * error)
+        )
 
 
 @dataclass(frozen=True)
@@ -176,6 +187,8 @@ class RunView:
         bytes: of all messages of the run, by enrolled site.
         standstills: what keeps it from coming to anything while it goes on, a sentence each.
         gains: by site, what it gains over training alone, in a run with a baseline that has ended.
+        test_images: by site, whether its test images are those of the run whose model a paired run began with; of none
+            if nobody knows.
     """
 
     configuration: RunConfiguration
@@ -188,6 +201,7 @@ class RunView:
     bytes: Mapping[str, Bytes]
     standstills: Sequence[str] = ()
     gains: Mapping[str, Gain] = field(default_factory=dict)
+    test_images: Mapping[str, TestImages] = field(default_factory=dict)
 
     @property
     def run(self) -> str:
@@ -315,6 +329,7 @@ def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
         bytes={site: _bytes_of_run(ledger, run.run, numbers) for site, ledger in ledgers.items()},
         standstills=[] if store.is_over else [*standstills(run, verdicts, of_closed, score).values()],
         gains=gained,
+        test_images=same_test_images(reading.work, run, ledgers) if run.paired else {},
     )
 
 

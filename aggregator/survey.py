@@ -22,7 +22,7 @@ from shared.exchange.handovers import shown
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MAX_RECORD_BYTES, SURVEYS, sheet_path, survey_path
 from shared.exchange.reading import check_record
-from shared.exchange.records.surveys import Answer, Survey
+from shared.exchange.records.surveys import Answer, Sheet, Survey
 from shared.exchange.records.values import now_text
 from shared.exchange.signing import SigningKey, digest_of
 from shared.folder.contract import Folder
@@ -84,6 +84,18 @@ def ask(work: Path, configuration: AggregatorConfiguration, task: str, classes: 
 def collect(work: Path, configuration: AggregatorConfiguration) -> list[Asked]:
     """Return what every site was asked last, and its answer, which is kept here once it is in its folder and holds."""
     return [_each(name, lambda name=name: _collect(work, configuration, name)) for name in _sites(configuration)]
+
+
+def kept_sheet(ledger: Mirror, task: str) -> Sheet | None:
+    """Return a site's last sheet of its images of a task, of those that are kept here; None if none is."""
+    for number in range(_newest(ledger), 0, -1):
+        content = (ledger.root / survey_path(number)).read_bytes()
+        survey, kept = ledger.own.open_survey(content, number), ledger.root / sheet_path(number)
+        if survey.task == task and kept.exists():
+            sheet = ledger.peer.open_sheet(kept.read_bytes(), survey, digest_of(content)).sheet
+            if sheet is not None:
+                return sheet
+    return None
 
 
 def _sites(configuration: AggregatorConfiguration) -> list[str]:

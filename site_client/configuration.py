@@ -138,6 +138,7 @@ class SiteConfiguration(Record):
     ``groups``: by task, a regular expression that finds in an image's name whose it is.
     ``workers`` are processes that prepare images while others are learnt from, and change no number. A CPU does well
     without, for it spends one part in fifty of its time on that; a GPU would wait most of the time.
+    ``micro_batch`` is for machines with little memory: the gradients of a batch's parts are added up before its step.
     ``exchange`` is a directory in which the daemon works, and not on the server, where it has no network:
     `dropfed-site move` goes between the two.
     ``launcher`` says who trains: the daemon itself, or torchrun's ``processes`` on each of ``nodes`` machines.
@@ -159,6 +160,7 @@ class SiteConfiguration(Record):
     threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for training")] = 1
     workers: Annotated[int, Field(ge=0, le=64, description="processes that prepare images")] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
+    micro_batch: Annotated[int, Field(ge=1, le=4096, description="images that training answers at once")] | None = None
     launcher: Literal["daemon", "torchrun"] = "daemon"
     processes: Annotated[int, Field(ge=1, le=64, description="that train together on each machine")] = 1
     nodes: Annotated[int, Field(ge=1, le=64, description="machines that train together")] = 1
@@ -301,7 +303,8 @@ def computing_of(configuration: SiteConfiguration) -> Computing:
     """Return where and how this site trains."""
     from shared.learning.compute import Computing  # noqa: PLC0415  (PyTorch)
 
-    return Computing(configuration.device, workers_of(configuration), configuration.precision)
+    micro_batch = configuration.micro_batch
+    return Computing(configuration.device, workers_of(configuration), configuration.precision, micro_batch=micro_batch)
 
 
 def open_folder(

@@ -20,10 +20,12 @@ from shared.exchange.tables import (
     EPSILON,
     IMAGES_OF,
     LARGEST_LOSS,
+    MICRO_BATCH,
     SPLITS,
     MetricsRow,
     RowSplit,
     Split,
+    difference_of,
     error_of,
     write_metrics,
 )
@@ -87,11 +89,20 @@ class ScoreTable:
         }
         self._rows: list[MetricsRow] = []
 
-    def add(self, epoch: int, split: Split, evaluation: Evaluation, *, alone: bool = False) -> None:
+    def add(
+        self,
+        epoch: int,
+        split: Split,
+        evaluation: Evaluation,
+        *,
+        alone: bool = False,
+        micro_batch: int | None = None,
+    ) -> None:
         """Add a row.
 
         Args:
             alone: whether it is of the model that the site trains by itself.
+            micro_batch: the most images that training answered at once, if it divided batches; that is about no image.
         """
         evaluation = replace(evaluation, scores={name: self._told(name, of) for name, of in evaluation.scores.items()})
         losses = {name: score for name, score in evaluation.scores.items() if name.startswith(f"{LOSS}_")}
@@ -105,6 +116,8 @@ class ScoreTable:
         told = {name: None if name in self._kept_back[split] else value for name, value in scores.items()}
         told |= self._told_classes(evaluation, told)
         told |= {name: self._shown(_cut(score)) for name, score in losses.items()}
+        if micro_batch is not None:
+            told[MICRO_BATCH] = float(micro_batch)
         loss = self._shown(_cut(Score(evaluation.loss, evaluation.images)))
         self._rows.append(self._row(epoch, ALONE[split] if alone else split, evaluation.images, loss, told))
 
@@ -179,7 +192,9 @@ def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[
     if not torn:
         return OF_CHOSEN
     of_torn = {f"{begin}{grade}" for begin in (OF_CLASS, IMAGES_OF) for grade in torn}
-    return OF_CHOSEN | MEANS_OVER_CLASSES | {error_of(mean) for mean in MEANS_OVER_CLASSES} | of_torn
+    differences = {difference_of(mean) for mean in MEANS_OVER_CLASSES}
+    of_means = MEANS_OVER_CLASSES | differences
+    return OF_CHOSEN | of_means | {error_of(mean) for mean in of_means} | of_torn
 
 
 def reliability(found: MeasuredUncertainty, policy: Policy) -> Reliability:

@@ -54,7 +54,7 @@ def unkept_final(work: Path, ledger: Mirror, left_alone: Collection[str]) -> str
 
 def prune_personal(work: Path, ledger: Mirror) -> None:
     """Remove what stayed here with the rounds of runs that are over, except what a final model is made with; and what
-    was trained alone beside them.
+    was trained alone beside them, or is compared with them.
 
     Raises:
         RejectedError, ActionRequiredError: a final card is not as it was accepted.
@@ -70,6 +70,9 @@ def prune_personal(work: Path, ledger: Mirror) -> None:
     for run in store.runs_with_alone(work):
         if ending_of(ledger, run) is not None:
             store.prune_alone(work, run, kept=None)
+    for run in store.runs_with_first(work):
+        if ending_of(ledger, run) is not None:
+            store.first_path(work, run).unlink(missing_ok=True)
 
 
 class Arrived(Record):

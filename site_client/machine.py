@@ -12,6 +12,7 @@ from pathlib import Path
 from shared.check import Finding
 from shared.escaping import quoted
 from shared.folder.lock import is_at_work
+from shared.plurals import pluralize
 from shared.sizes import size_text
 from site_client.configuration import FILE, SiteConfiguration, computing_of
 from site_client.installation import as_named
@@ -137,6 +138,9 @@ def look_at_computing(configuration: SiteConfiguration) -> Iterator[Finding]:
         yield Finding("warning", f"GPU: this machine has one of NVIDIA's, but PyTorch does not see it; {why}")
     else:
         yield Finding("ok", "GPU: PyTorch sees none, and `device: cpu` needs none")
+    if configuration.micro_batch is not None:
+        at_once = f"training answers at most {pluralize(configuration.micro_batch, 'image')} of a batch at once"
+        yield Finding("note", f"micro_batch: {at_once}; where a network has BatchNorm, that normalises by these alone")
 
 
 def _gpu(properties: object) -> str:

@@ -189,6 +189,11 @@ def describe(work: Path, run: str) -> str:
             "trains alone too:   a model on this site's images only, as long as the shared one (baseline: local); it "
             f"never leaves, and its scores leave in {names.METRICS}"
         )
+    if configuration.paired:
+        lines.append(
+            "compares:           each model with the one that training began with, on this site's test images; the "
+            f"difference of the main score and its standard error leave in {names.METRICS}"
+        )
     lines += _plugins(configuration)
     lines += _trainer(work, configuration)
     lines += _required(work, configuration, sharing, is_open=standing(work, run) == "offered")
@@ -293,6 +298,7 @@ def _required(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bo
         *([] if isinstance(settled, str) else [f"trains in:          {_steps(found, settled.images('train'))}"]),
         f"takes:              {found.parameters:,} parameters (at most {policy.max_parameters:,}), about "
         f"{found.memory_bytes / 1e9:.1f} GB of memory (at most {policy.max_memory_gb:g})",
+        *_micro_batches(site, run, found),
         f"rows of scores:     up to {max(found.most_rows.values()):,} over one set of images; {max(left, 0):,} of "
         f"{policy.rows_per_set:,} are left for all runs together",
     ]
@@ -329,6 +335,17 @@ def _steps(required: Requirements, images: int) -> str:
     few = ", which may be too few to learn from" if required.takes_few_steps(images) else ""
     alone = "; as many again for a model of this site alone, so about twice the time" if required.trains_alone else ""
     return f"about {pluralize(steps, 'step')} in the whole run, of {required.batch_size} views each{few}{alone}"
+
+
+def _micro_batches(site: SiteConfiguration, run: RunConfiguration, required: Requirements) -> list[str]:
+    """Return how this site's micro_batch divides the batches of a run, if it does."""
+    by_pytorch = run.rounds and run.privacy is None and run.program_at(site.site) is None
+    if site.micro_batch is None or site.micro_batch >= run.batch_size or not by_pytorch:
+        return []
+    told = f"divided into:       micro-batches of up to {pluralize(site.micro_batch, 'image')}, as {FILE} says"
+    if required.has_batch_norm:
+        return [f"{told}; BatchNorm normalises by these, and {names.METRICS} tells their size"]
+    return [f"{told}; its steps are the same but for rounding and dropout, and {names.METRICS} tells their size"]
 
 
 def _size(shapes: Iterable[TensorShape]) -> str:

@@ -30,6 +30,7 @@ from shared.exchange.records.wire import PLAIN, FileEntry, Wire
 from shared.exchange.tables import read_metrics, require_of_round
 from shared.exchange.trust import check_form, open_yaml
 from shared.exchange.weights import check_tensors
+from shared.folder.durable import link_file
 from shared.learning.apart import IsTime, names_of
 from shared.learning.data.sets import Members
 from shared.learning.schedules import round_configuration
@@ -200,6 +201,7 @@ class RoundWork:
             kept=store.personal_path(self._work, ref.run, ref.round_no),
             alone=self._trained_alone(ref, trainer),
             alone_kept=store.alone_path(self._work, ref.run, ref.round_no) if trainer.run.baseline else None,
+            first=self._first(ref, received) if trainer.run.paired else None,
         )
         # 4. The received model is measured, and trained on our images.
         began = time.monotonic()
@@ -220,6 +222,14 @@ class RoundWork:
         self.go_on_or_stop(ref.run)
         self.sign(update, answer, known={} if trainer.run.plugins else known, wire=wire)
         shutil.rmtree(self._work / store.SCRATCH, ignore_errors=True)
+
+    def _first(self, ref: MessageRef, received: Path) -> Path | None:
+        """Return round 1's global model, which is kept here in that round and compared with those of later ones."""
+        path = store.first_path(self._work, ref.run)
+        if ref.round_no == 1:
+            link_file(received, path)
+            return None
+        return path if path.exists() else None
 
     def _trained_alone(self, ref: MessageRef, trainer: Trainer) -> Path | None:
         """Return the model that this site has trained by itself so far, if the run has it train one. What an answer

@@ -13,6 +13,8 @@ personal/RUN/0007.safetensors            what stayed here with the answer to rou
                                          when the next run is answered, only what the final model was made with
 alone/RUN/0007.safetensors               the model that this site trains by itself beside a run, after round 7; gone
                                          when the next run is answered
+first/RUN.safetensors                    round 1's global model of a run that is compared with it; gone when the next
+                                         run is answered
 noise/RUN                                the secret of a private run's noise; gone once the final model is here
 final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ
 scratch/                                 a round's models in the plain form, if they travel in another; gone with it
@@ -185,6 +187,16 @@ def alone_path(work: Path, run: str, round_no: int) -> Path:
 def runs_with_alone(work: Path) -> list[str]:
     """Return the runs that such a model is here of."""
     return [path.name for path in (work / "alone").glob("*")]
+
+
+def first_path(work: Path, run: str) -> Path:
+    """Return where round 1's global model of a run lies that is compared with it."""
+    return work / "first" / f"{run}.safetensors"
+
+
+def runs_with_first(work: Path) -> list[str]:
+    """Return the runs that such a model is here of."""
+    return [path.stem for path in (work / "first").glob("*.safetensors")]
 
 
 def prune_alone(work: Path, run: str, *, kept: Path | None) -> None:

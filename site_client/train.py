@@ -21,7 +21,7 @@ from shared.exchange.reading import check_record, dump_yaml
 from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Groups, Sharing, TensorList
 from shared.exchange.records.wire import FileEntry
-from shared.exchange.tables import ALONE, IMAGES_OF, Split, error_of, is_declared
+from shared.exchange.tables import ALONE, IMAGES_OF, Split, difference_of, error_of, is_declared
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.apart import AnswerT, Progress, Question
 from shared.learning.bootstrap import Bootstrap
@@ -47,7 +47,7 @@ from shared.learning.targets import target_counts
 from shared.learning.tasks.classification import balanced
 from shared.learning.tasks.contract import Dataset, Evaluation, Sample, Task
 from shared.learning.tasks.terms import Options
-from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
+from shared.learning.training import Epoch, compare, evaluate, measure_statistics, train_epoch
 from shared.service import alive
 from site_client import store
 from site_client.alone import Alone
@@ -80,6 +80,8 @@ class Files:
         kept: where what stays at the site goes, before ``trained``; nothing in a round without epochs.
         alone: the model that the site has trained by itself, after its last signed round; None before the first.
         alone_kept: where it goes, likewise; None of a run without a baseline.
+        first: round 1's global model, with which later ones are compared; None in that round, at a site that did not
+            answer it, and of a run that compares none.
     """
 
     received: Path
@@ -92,6 +94,7 @@ class Files:
     kept: Path
     alone: Path | None = None
     alone_kept: Path | None = None
+    first: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -290,7 +293,7 @@ class Trainer:
         network = local.network
         # 2. Measure what the received model is worth on this site's images, before it is trained: epoch 0. Beside it,
         #    what the model is worth that the site trains by itself.
-        tables = self._measure(this)
+        tables = self._measure(this, files)
         alone = self._alone(this, files)
         # 3. Train, epoch by epoch. The closing round has none.
         optimizer = self._optimizer(network)
@@ -326,7 +329,7 @@ class Trainer:
     def measured(self, dataset: Dataset, configuration: RoundConfiguration, files: Files) -> ScoreTable:
         """Return the scores of a received model, for a round that something else than this trains."""
         this = self._receive(dataset, configuration, files)
-        self._measure(this)
+        self._measure(this, files)
         return this.table
 
     def _receive(self, dataset: Dataset, configuration: RoundConfiguration, files: Files) -> _Round:
@@ -337,7 +340,7 @@ class Trainer:
         table = ScoreTable(configuration, self.policy, dataset, own=self.run.scores)
         return _Round(local, dataset, configuration, objective, table)
 
-    def _measure(self, this: _Round) -> dict[str, bytes]:
+    def _measure(self, this: _Round, files: Files) -> dict[str, bytes]:
         """Score the received model, in a round that is scored, and measure what the method asks for.
 
         Returns:
@@ -355,8 +358,30 @@ class Trainer:
         if is_scored(self.run, this.configuration.round):
             for split in ALONE:
                 found = self._scored(this, network, split)
-                this.table.add(0, split, self._with_ood(network, dataset, found) if split == "test" else found)
+                if split == "test":
+                    found = self._compared(this, files, self._with_ood(network, dataset, found))
+                this.table.add(0, split, found)
         return tables
+
+    def _compared(self, this: _Round, files: Files, tested: Evaluation) -> Evaluation:
+        """Return how the received model did on the test images, and how much better than the one that the run began
+        with, where this site has that; both with what of the model comes but once, which never changes.
+        """
+        score = self.task.selection_score
+        if files.first is None or not is_declared(difference_of(score)):
+            return tested
+        first = self.network(len(this.dataset.classes), files.first, files.start, None)
+        self._refresh(first, this.dataset)
+        samples, objective = this.dataset.test, this.objective
+        bootstrap = self._bootstrap(samples)
+        network, computing = this.local.network, self.computing
+        found = compare(self.task, network, first, samples, objective, bootstrap=bootstrap, computing=computing)
+        return replace(tested, scores=tested.scores | found)
+
+    def _bootstrap(self, samples: Sequence[Sample]) -> Bootstrap:
+        """Return the draws of these images in this run, by which two models are scored on the same ones."""
+        units = [unit_of(sample.id) for sample in samples]
+        return Bootstrap(self.task.selection_score, units, seed_for(self.run.seed, "bootstrap"))
 
     def _scored(self, this: _Round, network: nn.Module, split: Split) -> Evaluation:
         """Return how a model does before training: with how many images it is over of each class, and of test images
@@ -365,8 +390,7 @@ class Trainer:
         samples, score = getattr(this.dataset, split), self.task.selection_score
         bootstrap = None
         if self.run.support and split == "test" and is_declared(error_of(score)):
-            units = [unit_of(sample.id) for sample in samples]
-            bootstrap = Bootstrap(score, units, seed_for(self.run.seed, "bootstrap"))
+            bootstrap = self._bootstrap(samples)
         found = evaluate(self.task, network, samples, this.objective, self.computing, bootstrap=bootstrap)
         if not self.run.support or self.task.labels_pixels:
             return found
@@ -418,6 +442,7 @@ class Trainer:
     ) -> None:
         """Train one epoch for each phase, and validate after each, in a round that is scored."""
         train = private.train_epoch if private else train_epoch
+        divided = self.computing.micro_batch if self.computing.divides(this.configuration.batch_size) else None
         for number, moving in enumerate(phases, 1):
             _let_move(this.local.network, moving)
 
@@ -436,7 +461,7 @@ class Trainer:
                 computing=self.computing,
             )
             if trained is not None:
-                this.table.add(number, "train", trained)
+                this.table.add(number, "train", trained, micro_batch=divided)
             if is_scored(self.run, this.configuration.round):
                 this.table.add(number, "validation", self._evaluate(this, this.dataset.validation))
 
@@ -580,10 +605,11 @@ class RequirementsOf(Question[Requirements]):
     form = TypeAdapter(Requirements)
 
     run: RunConfiguration
+    micro_batch: int | None = None
 
     def answer(self, on_progress: Progress) -> Requirements:
         check_together(self.run)
-        return requirements(self.run)
+        return requirements(self.run, self.micro_batch)
 
 
 def requirements_of(site: SiteConfiguration, run: RunConfiguration) -> Requirements:
@@ -594,7 +620,7 @@ def requirements_of(site: SiteConfiguration, run: RunConfiguration) -> Requireme
             allowed here.
     """
     check_record(run.split, SplitPlan, "split")
-    return answered(RequirementsOf(run=run), site, run.plugins)
+    return answered(RequirementsOf(run=run, micro_batch=site.micro_batch), site, run.plugins)
 
 
 def check_offer(site: SiteConfiguration, run: RunConfiguration, offered: Sharing) -> Requirements:

@@ -92,7 +92,7 @@ def run_exchange(
         heldout=heldout,
         poll_s=LONGEST_POLL_S,
         policy=POLICY,
-        computing={name: getattr(computing, name) for name in ("device", "workers", "precision")},
+        computing={name: getattr(computing, name) for name in ("device", "workers", "precision", "micro_batch")},
     )
     if weights is not None and weights.is_dir():
         _lay_out(weights, aggregator_work(home) / PUBLISHED_WEIGHTS)

@@ -502,6 +502,7 @@ def _files(run: RunConfiguration, store: RunStore, site: Site, name: str, round_
         kept=own / f"{round_no:04d}.kept.safetensors",
         alone=site.alone,
         alone_kept=own / f"{round_no:04d}.alone.safetensors" if run.baseline else None,
+        first=store.aggregate_path(0) if run.paired and round_no > 1 else None,
     )
 
 

@@ -13,6 +13,8 @@ from shared.plurals import pluralize
 
 CHOSEN_INTERVAL = "chosen model, 95 % interval"
 OTHER_CLASSES = Missing("other classes")
+SAME_IMAGES = {"the same": "the same", "others": "others", "new": "no part", None: "not known"}
+"""What is said of a site's test images in the earlier run whose model a run began with."""
 WHY_NOT_REPORTED = (
     "Not reported: the site has too few such images for a score to leave it (minimum_count in its policy), or the "
     "score is undefined there"
@@ -112,6 +114,39 @@ def gained(view: RunView, score: str, title: str) -> Table | None:
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     caption = f"What each hospital gains: {title} on its own test images"
     return Table("gain", caption, tuple(columns), rows, tuple(notes))
+
+
+def against_last(view: RunView, score: str, title: str) -> Table | None:
+    """Return how the chosen model compares with the earlier one that a paired run began with, on the same images of
+    each site; None of a run that compares none, while it goes on, and where it came to no other model.
+
+    Args:
+        score, title: as for ``before_and_after``.
+    """
+    start = view.configuration.start
+    if not view.configuration.paired or start is None or not view.chosen_round:
+        return None
+    last, sites = view.receivers(view.chosen_round), view.configuration.sites
+    rows = [last[site].test if site in last else None for site in sites]
+    found = [row.difference(score) if row else None for row in rows]
+    columns: dict[str, list[Cell]] = {
+        "site": [*sites],
+        "difference": [NOT_REPORTED if each is None else f"{each[0]:+.{PLACES}f}" for each in found],
+        "95 % interval": [
+            NOT_REPORTED if each is None else f"{each[1]:+.{PLACES}f} to {each[2]:+.{PLACES}f}" for each in found
+        ],
+        "test images": [images_cell(last.get(site), "test") for site in sites],
+        f"in {start.name}": [SAME_IMAGES[view.test_images.get(site)] for site in sites],
+    }
+    notes = ["Both models are scored on the same images, and drawn anew together, so the interval is of the difference"]
+    if "others" in view.test_images.values():
+        notes.append(
+            f"Where {start.name} tested on others, its model may have been trained on some of these, which favours it"
+        )
+    if NOT_REPORTED in columns["difference"]:
+        notes.append(f"{WHY_NOT_REPORTED}; or it did not answer the first round")
+    cells = [list(row) for row in zip(*columns.values(), strict=True)]
+    return Table("against-last", f"{title} against the model of {start.name}", tuple(columns), cells, tuple(notes))
 
 
 def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: Alone | None = None) -> Table:

@@ -29,6 +29,7 @@ def document(view: RunView, model: Model | str) -> dict[str, Any]:
         "sites": found["sites"],
         "rounds": found["rounds"],
         "gains": found["gains"],
+        "test_images": found["test_images"],
         "cost": {
             "model": asdict(model) if isinstance(model, Model) else None,
             "why_no_model": None if isinstance(model, Model) else model,

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from aggregator.configuration import read_configuration
 from aggregator.report import site_figures, tables
-from aggregator.report.before_after import before_and_after, gain_and_worst, gained
+from aggregator.report.before_after import against_last, before_and_after, gain_and_worst, gained
 from aggregator.report.figures import Figure
 from aggregator.report.heldout import HeldOut, Measured, Model, asked_or_why, find_heldout, measure
 from aggregator.report.heldout_figures import heldout_figures
@@ -166,9 +166,10 @@ def _sections(view: RunView, aggregate: int, measured: Measured | str) -> list[S
     by_class = [site_figures.of_classes(view, aggregate, split) for split in RECEIVED_SPLITS] if grades else []
     title = tables.score_title(view.score)
     before = [before_and_after(view, view.card.chosen_round, view.score, title)] if view.card else []
-    gain = gained(view, view.score, title)
+    gain, compared = gained(view, view.score, title), against_last(view, view.score, title)
     return [
         *([Section("gain", "What each hospital gains", tables=[gain])] if gain else []),
+        *([Section("against-last", "Against the last run", tables=[compared])] if compared else []),
         *([Section("before-after", "Before and after", tables=before)] if before else []),
         Section("curves", "Scores at the sites", [_HOW_TOLD], figures=site_figures.curves(view)),
         Section(

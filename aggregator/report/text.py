@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from aggregator.report.before_after import Alone, before_and_after, gain_and_worst, gained
+from aggregator.report.before_after import Alone, against_last, before_and_after, gain_and_worst, gained
 from aggregator.report.heldout import Model
 from aggregator.report.tables import Missing, Table, told
 from aggregator.run_view import RECEIVED_SPLITS, Part, RunView
@@ -39,7 +39,11 @@ def report_text(view: RunView, model: Model | str, score: str, title: str, alone
     if card:
         for said in gain_and_worst(view, card.chosen_round, score, title):
             lines += [f"{said[:1].upper()}{said[1:]}.", ""]
-        for table in (gained(view, score, title), before_and_after(view, card.chosen_round, score, title, alone)):
+        for table in (
+            gained(view, score, title),
+            against_last(view, score, title),
+            before_and_after(view, card.chosen_round, score, title, alone),
+        ):
             lines += _captioned(table) if table else []
         lines += [f"Chosen: {chosen_text(card)} ({card.reason}).", ""]
     for split in RECEIVED_SPLITS:

@@ -31,6 +31,8 @@ ALONE: Mapping[Split, RowSplit] = {"validation": "validation_alone", "test": "te
 """By split: what a row says that is over it and of the model that the site has trained alone."""
 EPSILON = "epsilon"
 """The column of what a site has spent of its images' privacy, in the last row of an answer to a private run."""
+MICRO_BATCH = "micro_batch"
+"""The column of the most images that training answered at once, in rows of training whose batches were divided so."""
 DECIMALS = 4
 """Of every loss and score, and of θ."""
 LARGEST_LOSS = 10.0
@@ -41,9 +43,13 @@ _SCORES = (
 )
 ERROR, IMAGES_OF = "_error", "images_of_"
 """What the column ends with that tells a score's standard error; and what one begins with that counts a class."""
-_SHARES = rf"({_SCORES})(_mean|_std|{ERROR})?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
+_DIFFERENCE = "_difference"
+_SHARES = rf"({_SCORES})(_mean|_std|({_DIFFERENCE})?{ERROR})?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
 _COUNTS = re.compile(rf"{IMAGES_OF}[0-9]{{1,3}}")
-_DECLARED = re.compile(rf"loss_(ice|kl|tce|dice)|{_SHARES}|{EPSILON}|{_COUNTS.pattern}")
+_DIFFERENCES = re.compile(rf"({_SCORES}){_DIFFERENCE}")
+_DECLARED = re.compile(
+    rf"{_DIFFERENCES.pattern}|loss_(ice|kl|tce|dice)|{_SHARES}|{EPSILON}|{MICRO_BATCH}|{_COUNTS.pattern}"
+)
 """Every score column that the protocol describes."""
 _ROUNDING = 1e-9  # a mean of shares in doubles can come to 1.0000000000000002
 
@@ -109,9 +115,19 @@ def error_of(column: str) -> str:
     return column.removesuffix("_mean") + ERROR
 
 
+def difference_of(column: str) -> str:
+    """Return the column of how much greater a score is than that of the model that the run began with."""
+    return column.removesuffix("_mean") + _DIFFERENCE
+
+
 def is_support(column: str) -> bool:
-    """Return whether a column tells how much a score is over, and is none itself."""
-    return (column.endswith(ERROR) and column != "calibration_error") or _COUNTS.fullmatch(column) is not None
+    """Return whether a column tells how much a score is over, how it was trained or compared, and is none itself."""
+    is_error = column.endswith(ERROR) and column != "calibration_error"
+    return is_error or _is_count(column) or _DIFFERENCES.fullmatch(column) is not None
+
+
+def _is_count(column: str) -> bool:
+    return column == MICRO_BATCH or _COUNTS.fullmatch(column) is not None
 
 
 def is_declared(column: str) -> bool:
@@ -219,16 +235,16 @@ def _score(column: str, cell: str, lowest: float, highest: float) -> float | Non
     value = _number(cell)
     if value is not None and not lowest - _ROUNDING <= value <= highest + _ROUNDING:
         raise Refusal(f"{column} is {cell}, which is not in its range")
-    if value is not None and _COUNTS.fullmatch(column) and not value.is_integer():
+    if value is not None and _is_count(column) and not value.is_integer():
         raise Refusal(f"{column} is {cell}, which is no number of images")
     return value
 
 
 def _range(column: str) -> tuple[float, float]:
-    if column.startswith("kappa"):
+    if column.startswith("kappa") or _DIFFERENCES.fullmatch(column):
         return -1, 1
-    if column == EPSILON or _COUNTS.fullmatch(column):
-        return 0, math.inf
+    if column == EPSILON or _is_count(column):
+        return int(column == MICRO_BATCH), math.inf
     return (0, 1) if re.fullmatch(_SHARES, column) else (-math.inf, math.inf)
 
 

@@ -8,7 +8,7 @@ of the score over these draws is told (Efron 1979, Bootstrap methods: another lo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,14 +40,34 @@ class Bootstrap:
         Args:
             looks: what the scoring has seen of each image by itself.
         """
-        of_unit: dict[str, list[Any]] = defaultdict(list)
-        for unit, look in zip(self.units, looks, strict=True):
-            of_unit[unit].append(look)
+        return self._error(lambda images: self._value(scoring, looks, images))
+
+    def error_of_difference(self, scoring: Scoring, looks: Sequence[Any], others: Sequence[Any]) -> float | None:
+        """Return the standard error of the difference of two models' scores, both on the same images in each draw.
+
+        Args:
+            looks, others: what the scoring has seen of each image by itself, of either model.
+        """
+
+        def difference(images: Sequence[int]) -> float | None:
+            value, other = (self._value(scoring, of, images) for of in (looks, others))
+            return None if value is None or other is None else value - other
+
+        return self._error(difference)
+
+    def _value(self, scoring: Scoring, looks: Sequence[Any], images: Sequence[int]) -> float | None:
+        return scoring.scores([looks[image] for image in images])[self.score].value
+
+    def _error(self, value_of: Callable[[Sequence[int]], float | None]) -> float | None:
+        """Return the deviation of a value over the draws, each of the images by their numbers."""
+        of_unit: dict[str, list[int]] = defaultdict(list)
+        for image, unit in enumerate(self.units):
+            of_unit[unit].append(image)
         groups, values = list(of_unit.values()), []
         if len(groups) < 2:
             return None
         for draw in np.random.default_rng(self.seed).integers(len(groups), size=(DRAWS, len(groups))):
             alive()
-            value = scoring.scores([look for number in draw for look in groups[number]])[self.score].value
+            value = value_of([image for number in draw for image in groups[number]])
             values += [] if value is None else [value]
         return float(np.std(values)) if 2 * len(values) > DRAWS else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 import torch
@@ -29,12 +30,15 @@ class Computing:
         precision: ``bfloat16`` is mixed precision: weights, sums and losses stay float32, convolutions and products of
             matrices are computed in 16 bits, channels last.
         processes: who trains: this one alone, or with others.
+        micro_batch: the most images that training answers at once; the gradients of a batch of more are added up
+            before its step. None: a whole batch.
     """
 
     device: str = "cpu"
     workers: int = 0
     precision: Precision = "float32"
     processes: Processes = ALONE
+    micro_batch: int | None = None
 
     def place(self, model: nn.Module) -> nn.Module:
         """Return the model itself, moved to where and how it computes best."""
@@ -48,6 +52,23 @@ class Computing:
         if self.precision == "float32":
             return nullcontext()
         return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
+
+    def divides(self, batch_size: int) -> bool:
+        """Return whether training divides batches of so many images."""
+        return self.micro_batch is not None and self.micro_batch < batch_size
+
+    def parts_of(self, images: int, *, has_norms: bool) -> int:
+        """Return into how many micro-batches a batch is divided, by every process alike.
+
+        Args:
+            images: of the whole batch; each process has one or more.
+            has_norms: whether the network has BatchNorm, which cannot learn from a single image: then a micro-batch has
+                two images or more.
+        """
+        if self.micro_batch is None:
+            return 1
+        fewest, most = images // self.processes.count, ceil(images / self.processes.count)
+        return max(1, min(ceil(most / self.micro_batch), fewest // 2 if has_norms else fewest))
 
     @property
     def scoring_threads(self) -> int:

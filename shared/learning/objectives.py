@@ -23,6 +23,20 @@ IGNORED = 255
 _SMOOTH = 1e-5  # of the Dice loss, in pixels
 
 
+@dataclass(frozen=True)
+class Share:
+    """What part of a batch some of its images are: of its targets that count, and of its images.
+
+    As processes average their gradients, a share is times their number.
+    """
+
+    targets: float = 1.0
+    images: float = 1.0
+
+
+WHOLE = Share()
+
+
 class Objective(Protocol):
     """One local objective. ``logits`` is (N, K), ``targets`` (N,) int64 classes."""
 
@@ -233,23 +247,27 @@ def by_target(logits: Tensor, targets: Tensor) -> Tensor:
     return logits.movedim(tuple(range(1, own)), tuple(range(1 - own, 0)))
 
 
-def image_losses(objective: Objective, logits: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def image_losses(
+    objective: Objective, logits: Tensor, targets: Tensor, share: Share = WHOLE
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of a batch, and each of its terms for each image.
 
     Args:
         logits: (B, K) or (B, K, H, W); of an ensemble (B, M, K) or (B, M, K, H, W).
         targets: (B,) or (B, H, W) int64 classes, or ``IGNORED``.
+        share: what part of a batch these images are; the losses of all its parts sum to that of the batch.
 
     Returns:
-        The mean of the loss over all targets that count, with the mean of what images have besides, a scalar with
-        gradients; and each term of each image, (B,), without: the mean over its targets, or its own.
+        The mean of the loss over all targets that count, with the mean of what images have besides, each times its
+        share, a scalar with gradients; and each term of each image, (B,), without: the mean over its targets, or its
+        own.
     """
     terms, own = _terms(objective, logits, targets)
-    besides = [term.mean() for term in own.values()]
+    besides = [term.mean() * share.images for term in own.values()]
     of_images = {name: _means_of_images(term.detach(), targets) for name, term in terms.items()}
     of_images |= {name: term.detach() for name, term in own.items()}
     of_images[LOSS] = sum((of_images[name] for name in own), start=of_images[LOSS])
-    return sum(besides, start=terms[LOSS].mean()), of_images
+    return sum(besides, start=terms[LOSS].mean() * share.targets), of_images
 
 
 def loss_of_each_image(objective: Objective, logits: Tensor, targets: Tensor) -> Tensor:

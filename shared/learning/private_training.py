@@ -94,10 +94,11 @@ class PrivateRound:
         begin_epoch(local, optimizer, epoch)
         batches = sampled_batches(samples, self._mechanism, self._secret.of("epoch", epoch.seed))
         steps_before = epoch.epochs_before * self._mechanism.steps_per_epoch
+        at_a_time = min(IMAGES_AT_A_TIME, computing.micro_batch or IMAGES_AT_A_TIME)
         for step, batch in enumerate(batches):
             present = annealed(objective, steps_before + step)
             varied = replace(epoch, seed=seed_for(epoch.seed, "step", step))
-            for number, part in enumerate(even_parts(batch, IMAGES_AT_A_TIME) if batch else []):
+            for number, part in enumerate(even_parts(batch, at_a_time) if batch else []):
                 inputs, targets = task.collate([view_of(task, sample, epoch.first_view, varied) for sample in part])
                 with drawing(computing, seed_for(varied.seed, "dropout", number)):
                     logits, term = method.answer(local, inputs.to(device))

@@ -2,8 +2,8 @@
 
 Together they take the very steps that one alone would take, but for rounding: batches are those of one process, the
 gradient is that of the loss of the whole batch however unequal the shares are, and BatchNorm normalises by the whole
-batch. What a method adds to the gradients it adds after that, in every process alike. Dropout alone is another: each
-process draws its own masks.
+batch, or by all that the processes answer at once. What a method adds to the gradients it adds after that, in every
+process alike. Dropout alone is another: each process draws its own masks.
 
 All go through the same code in the same order, and each knows what all of them found. Only what is written is written
 by one, who leads.
@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shared.errors import ActionRequiredError
 from shared.learning.batch_norm import batch_norms
 from shared.learning.methods.contract import Local, Method
-from shared.learning.objectives import IGNORED
+from shared.learning.objectives import IGNORED, WHOLE, Share
 
 Item = TypeVar("Item")
 Answer = Callable[[Tensor], tuple[Tensor, Tensor | None]]
@@ -71,15 +71,17 @@ class Processes:
         """A method's ``answer`` while this block runs, so that all processes have one gradient after ``backward``."""
         yield partial(method.answer, local)
 
-    def weighed(self, loss: Tensor, term: Tensor | None, targets: Tensor) -> Tensor:
-        """Return what to go backward from.
+    def shares(self, parts: Sequence[Tensor]) -> list[Share]:
+        """Return what part of the batch of all processes each of this one's parts is.
 
         Args:
-            loss: the mean over the targets that count of this process's share, a scalar.
-            term: what the method adds, a scalar: no matter if it is a mean over images, or of the weights alone.
-            targets: (B, ...) of the share.
+            parts: the targets of each, (B, ...).
         """
-        return loss if term is None else loss + term
+        if self.count == len(parts) == 1:
+            return [WHOLE]
+        own = torch.tensor([[int((part != IGNORED).sum()), len(part)] for part in parts], dtype=torch.float64)
+        of_batch: list[list[float]] = (own / self.sum(own.sum(dim=0)) * self.count).tolist()
+        return [Share(*of_part) for of_part in of_batch]
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum over all processes, of one shape in all."""
@@ -110,11 +112,6 @@ class Together(Processes):
             yield DistributedDataParallel(
                 _Answering(method, local), forward_sync_buffers=False, find_unused_parameters=True
             )
-
-    def weighed(self, loss: Tensor, term: Tensor | None, targets: Tensor) -> Tensor:
-        own = torch.tensor([int((targets != IGNORED).sum()), len(targets)], dtype=torch.float64)
-        weights: list[float] = (own / self.sum(own) * self.count).tolist()  # gradients are averaged, so: times count
-        return loss * weights[0] if term is None else loss * weights[0] + term * weights[1]
 
     def sum(self, tensor: Tensor) -> Tensor:
         return _sum(tensor)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from shared.errors import ConfigurationError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
+from shared.learning.batch_norm import batch_norms
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import SplitName
 from shared.learning.methods import open_method
@@ -45,11 +46,13 @@ class Requirements:
         batch_size: views in a step.
         parameters: of all networks that are trained.
         memory_bytes: what training takes, about: weights, gradients, what the optimizer and the method remember, and
-            what the layers yield for one batch.
+            what the layers yield for what training answers at once.
         theta_from: the set that θ is measured on, if the method has it sent.
         measures: whether the method has sent what it measures on images of training or validation.
         is_private: then nothing leaves that was measured on training images.
         trains_alone: whether the site also trains a model by itself, as long, and tells its scores.
+        is_paired: whether the site also compares each model with the first one on its test images.
+        has_batch_norm: whether the network has BatchNorm, which normalises by what is answered at once.
     """
 
     sharing: Sharing
@@ -65,6 +68,8 @@ class Requirements:
     measures: bool
     is_private: bool
     trains_alone: bool = False
+    is_paired: bool = False
+    has_batch_norm: bool = False
 
     def steps(self, inputs: int) -> int:
         """How many steps training takes in the whole run at a site that trains on so many inputs of the model."""
@@ -85,11 +90,12 @@ class Requirements:
         """
         answers, scored = trained + validated, min(trained, self.scored_rounds)
         measured = answers if self.measures else 0
-        alone = max(scored + validated - 1, 0) if self.trains_alone else 0  # not in the first round
+        later = max(scored + validated - 1, 0)  # not in the first round
+        alone = later if self.trains_alone else 0
         rows: dict[SplitName, int] = {
             "train": (0 if self.is_private else trained * self.epochs) + measured,
             "validation": scored + validated + scored * self.epochs + measured + alone,
-            "test": scored + validated + alone,
+            "test": scored + validated + alone + (later if self.is_paired else 0),
         }
         if self.theta_from is not None:
             rows[self.theta_from] += answers
@@ -101,8 +107,11 @@ class Requirements:
         return self.rows(self.rounds, 1)
 
 
-def requirements(run: RunConfiguration) -> Requirements:
+def requirements(run: RunConfiguration, micro_batch: int | None = None) -> Requirements:
     """Return what a run demands of each of its sites.
+
+    Args:
+        micro_batch: the most images that training answers at once there; None: a batch.
 
     Raises:
         ConfigurationError: an unknown task, method or option; or the method's epochs are not as many as its phases.
@@ -129,16 +138,18 @@ def requirements(run: RunConfiguration) -> Requirements:
         augmentation=augmentation,
         batch_size=run.batch_size,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
-        memory_bytes=_memory(run, method, network, listed),
+        memory_bytes=_memory(run, method, network, listed, min(run.batch_size, micro_batch or run.batch_size)),
         theta_from=method.options.theta_from if method.sends_reliability else None,
         measures=bool(listed.measured),
         is_private=run.privacy is not None,
         trains_alone=run.baseline is not None,
+        is_paired=run.paired,
+        has_batch_norm=bool(batch_norms(network)),
     )
 
 
-def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: Sharing) -> int:
-    """Bytes."""
+def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: Sharing, answered: int) -> int:
+    """Bytes, where training answers so many images at once."""
     task = task_named(run.task)
     options = task.options(run.task_options)
     weights = sum(tensor.numel() for tensor in network.state_dict().values())
@@ -160,7 +171,7 @@ def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: S
     whole, crops = task.input_shape(options), task.augmentation(run.augmentation).crops
     trained = whole if crops is None else (whole[0], *[min(side, crops.size) for side in whole[1:]])
     yielded = {shape: _yielded(network, shape) for shape in {trained, whole}}
-    at_once = yielded[trained][0] * run.batch_size + 2 * yielded[whole][1] * max(run.batch_size, _EVALUATED)
+    at_once = yielded[trained][0] * answered + 2 * yielded[whole][1] * max(answered, _EVALUATED)
     return _NUMBER * int(kept + beside + at_once)
 
 

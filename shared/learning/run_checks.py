@@ -11,7 +11,7 @@ from shared.learning.outside import objections as objections_to_programs
 from shared.learning.privacy import objections
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Task
-from shared.learning.tasks.terms import Options
+from shared.learning.tasks.terms import EXTERNAL, Options
 from shared.plurals import pluralize
 
 
@@ -36,6 +36,7 @@ def check_together(run: RunConfiguration) -> None:
         why = "compares aggregates over the same sites, and not all are asked in each round"
         problems.append(f"stop_after: {why}: leave it out")
     problems += _against_baseline(run, method)
+    problems += _against_pairs(run, task, method)
     problems += [] if run.rounds else _against_scoring_alone(run, task, method)
     if method.needs_sgd and options.optimizer != "sgd":
         why = "computes with step sizes, which SGD alone has"
@@ -83,6 +84,24 @@ def _against_baseline(run: RunConfiguration, method: Method) -> list[str]:
         problems.append(f"baseline: {why}; leave it out")
     if run.trainer is not None:
         problems.append("baseline: dropfed cannot train what a program trains; leave out baseline, or trainer")
+    return problems
+
+
+def may_be_paired(task: Task, method: Method) -> bool:
+    """Return whether every site receives whole models, the first one too, so that it can compare two of them."""
+    return not (_stays_somewhere(method) or task.head_is_local or method.in_turn or task.name == EXTERNAL)
+
+
+def _against_pairs(run: RunConfiguration, task: Task, method: Method) -> list[str]:
+    """Return why sites cannot compare each model with the one that the run began with, a sentence each."""
+    if not run.paired:
+        return []
+    problems = []
+    if run.start is None or not run.rounds:
+        problems.append("paired: compares what training comes to with the model of start; leave it out of other runs")
+    if not may_be_paired(task, method) or run.sites_per_round is not None:
+        why = "each site scores whole models and the first, and here not all receive them whole, or in round 1"
+        problems.append(f"paired: {why}; leave it out")
     return problems
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from shared.exchange.tables import error_of
+from shared.exchange.tables import difference_of, error_of
 from shared.learning.batch_norm import batch_norms
 from shared.learning.batches import count_of_parts, even_parts
 from shared.learning.bootstrap import Bootstrap
@@ -26,7 +26,8 @@ from shared.learning.data.augmentation import Augmentation
 from shared.learning.loading import Batch, prepared
 from shared.learning.methods.contract import Local, Method
 from shared.learning.metrics import Score
-from shared.learning.objectives import LOSS, Objective, annealed, image_losses
+from shared.learning.objectives import LOSS, Objective, Share, annealed, image_losses
+from shared.learning.processes import Processes
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Evaluation, Sample, SampleT, Scoring, SegmentationTask, Task
 from shared.service import alive
@@ -87,6 +88,9 @@ def train_epoch(
 ) -> Evaluation:
     """Trains a ``Network`` one epoch in place, where it is; then BatchNorm's statistics are measured, if they are to.
 
+    Where ``computing`` names a micro-batch, a step is the same but for rounding, dropout's masks, and BatchNorm, which
+    normalises by micro-batches.
+
     Args:
         local: with the network as ``computing`` placed it.
 
@@ -101,11 +105,12 @@ def train_epoch(
     model, processes = local.network, computing.processes
     device = device_of(model)
     begin_epoch(local, optimizer, epoch)
-    batches = [processes.share_of(batch) for batch in plan_batches(samples, epoch)]
-    refreshed_by = task.batches(samples) if epoch.refreshes and batch_norms(model) else []
+    planned = plan_batches(samples, epoch)
+    batches = [processes.share_of(batch) for batch in planned]
+    has_norms = bool(batch_norms(model))
+    refreshed_by = task.batches(samples) if epoch.refreshes and has_norms else []
     whole = [[(sample, None) for sample in batch] for batch in refreshed_by]
     own_part = whole[processes.rank :: processes.count]
-    own_draws = (processes.rank,) if processes.rank else ()
     steps_before = epoch.steps_before(samples)
 
     def prepare(batch: Sequence[tuple[SampleT, int | None]]) -> Batch:
@@ -119,19 +124,33 @@ def train_epoch(
     ):
         with processes.answering(method, local) as answer:
             for done, (inputs, targets) in enumerate(islice(coming, len(batches))):
-                with drawing(computing, seed_for(epoch.seed, "dropout", done, *own_draws)):
-                    logits, term = answer(inputs)  # (B, K, ...)
-                    logits = logits.float()
-                loss, loss_of_image = image_losses(annealed(objective, steps_before + done), logits, targets)
+                present = annealed(objective, steps_before + done)
                 optimizer.zero_grad(set_to_none=True)
-                processes.weighed(loss, term, targets).backward()  # type: ignore[no-untyped-call]
+                parts = computing.parts_of(len(planned[done]), has_norms=has_norms)
+                for number, (its_inputs, its_targets, share) in enumerate(_divided(processes, inputs, targets, parts)):
+                    draws = (processes.rank, number) if number else (processes.rank,) if processes.rank else ()
+                    with drawing(computing, seed_for(epoch.seed, "dropout", done, *draws)):
+                        logits, term = answer(its_inputs)  # (B, K, ...)
+                        logits = logits.float()
+                    loss, loss_of_image = image_losses(present, logits, its_targets, share)
+                    loss = loss if term is None else loss + term * share.images
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    for part in processes.all_of(logits, its_targets, *loss_of_image.values()):
+                        record.add(part[0], part[1], dict(zip(loss_of_image, part[2:], strict=True)))
                 take_step(method, local, optimizer, epoch.max_grad_norm)
-                for its_logits, its_targets, *its_losses in processes.all_of(logits, targets, *loss_of_image.values()):
-                    record.add(its_logits, its_targets, dict(zip(loss_of_image, its_losses, strict=True)))
                 on_batch(done + 1, len(batches))
         if whole:
             _measure(model, (inputs for inputs, _ in coming), computing, len(own_part) / len(whole))
         return record.evaluation(len(samples), max(len([*epoch.views(sample)]) for sample in samples))
+
+
+def _divided(processes: Processes, inputs: Tensor, targets: Tensor, parts: int) -> list[tuple[Tensor, Tensor, Share]]:
+    """Return a batch's micro-batches, each with its share of the batch.
+
+    The batch was collated as one, so that its images are filled up to one size however many parts there are.
+    """
+    of_each = targets.tensor_split(parts)
+    return [*zip(inputs.tensor_split(parts), of_each, processes.shares(of_each), strict=True)]
 
 
 def begin_epoch(local: Local, optimizer: torch.optim.Optimizer, epoch: Epoch) -> None:
@@ -189,6 +208,37 @@ def evaluate(
                 record.add(logits[part], targets[part], {name: of_image[part] for name, of_image in losses.items()})
         found = record.evaluation(len(samples))
         return found if bootstrap is None else record.with_error(found, bootstrap)
+
+
+def compare(
+    task: Task[Any, SampleT],
+    model: nn.Module,
+    other: nn.Module,
+    samples: Sequence[SampleT],
+    objective: Objective,
+    *,
+    bootstrap: Bootstrap,
+    computing: Computing = EXACT,
+) -> dict[str, Score]:
+    """Return how much greater a score of a model is than another's on the same images, and its standard error.
+
+    Args:
+        bootstrap: of that score.
+    """
+    scoring, score = task.scoring(objective), bootstrap.score
+    looks = [
+        [
+            scoring.look(tame(logits[at : at + 1]), targets[at : at + 1])
+            for batch, logits, targets in answers(task, each, samples, computing)
+            for at in range(len(batch))
+        ]
+        for each in (model, other)
+    ]
+    own, others = (scoring.scores(seen)[score] for seen in looks)
+    difference = None if own.value is None or others.value is None else own.value - others.value
+    images, column = min(own.images, others.images), difference_of(score)
+    error = bootstrap.error_of_difference(scoring, *looks)
+    return {column: Score(difference, images), error_of(column): Score(error, images)}
 
 
 def answers(

@@ -11,11 +11,12 @@ from tests.learning.together import train
 WAIT_S = 240.0
 
 
-def train_together(name, folder, count):
+def train_together(name, folder, count, *micro_batch):
     """What each of so many processes comes to."""
     output = folder / "output.txt"
     started = [
-        Forked(["tests.learning.together", name, str(rank), str(count), str(folder)], output) for rank in range(count)
+        Forked(["tests.learning.together", name, str(rank), str(count), str(folder), *map(str, micro_batch)], output)
+        for rank in range(count)
     ]
     assert [process.wait(WAIT_S) for process in started] == [0] * count, output.read_text()
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(count)]
@@ -44,6 +45,12 @@ def tensors_of(came_to):
 def test_together_they_come_to_what_one_comes_to(name, count, tmp_path):
     alone = train(name)
     for together in train_together(name, tmp_path, count):
+        assert_same(together, alone)
+
+
+def test_each_divides_its_share_into_micro_batches(tmp_path):
+    alone = train("mean")
+    for together in train_together("mean", tmp_path, 2, 1):
         assert_same(together, alone)
 
 

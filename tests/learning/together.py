@@ -1,6 +1,6 @@
 """Trainings of a round, by one process or by several:
 
-python -m tests.learning.together NAME RANK COUNT FOLDER
+python -m tests.learning.together NAME RANK COUNT FOLDER [MICRO_BATCH]
 """
 
 from __future__ import annotations
@@ -157,4 +157,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     (wanted, folder), (own, of) = (sys.argv[1], Path(sys.argv[4])), map(int, sys.argv[2:4])
     with joined(own, of, FileStore(str(folder / "store"), of), gpu=False) as all_of_us:
-        torch.save(train(wanted, Computing(processes=all_of_us)), folder / f"{own}.pt")
+        micro_batch = int(sys.argv[5]) if sys.argv[5:] else None
+        computing = Computing(processes=all_of_us, micro_batch=micro_batch)
+        torch.save(train(wanted, computing), folder / f"{own}.pt")

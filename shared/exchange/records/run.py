@@ -161,7 +161,18 @@ class Start(Record):
 
 
 _LATER = frozenset(
-    {"tolerance_score", "score_every", "start", "plugins", "scores", "stop_after", "trainer", "baseline", "support"}
+    {
+        "tolerance_score",
+        "score_every",
+        "start",
+        "plugins",
+        "scores",
+        "stop_after",
+        "trainer",
+        "baseline",
+        "support",
+        "paired",
+    }
 )
 """Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
 
@@ -282,6 +293,10 @@ class RunConfiguration(Payload):
     support: Annotated[
         bool,
         Field(description="whether scores come with each class's images and a standard error; older runs lack it"),
+    ] = False
+    paired: Annotated[
+        bool,
+        Field(description="whether sites compare each model with that of start; left out of a run that does not"),
     ] = False
     trainer: Annotated[
         ExternalTrainer | None, Field(description="a program outside dropfed; left out of a run that has none")
