@@ -286,6 +286,8 @@ def _outcome(reading: Reading, ref: MessageRef) -> str:
 def verdict_text(verdict: Verdict) -> str:
     """Return a verdict in words."""
     weight = f", weight {finite(verdict.weight):.4f}" if verdict.weight is not None else ""
+    if verdict.late is not None and verdict.share:
+        weight = f", and the answer to round {verdict.round - 1} counts, weight {verdict.share:.4f}"
     return _with_reason(f"{verdict.status}{weight}", verdict.reason)
 
 

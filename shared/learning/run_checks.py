@@ -14,6 +14,9 @@ from shared.learning.tasks.contract import Task
 from shared.learning.tasks.terms import Options
 from shared.plurals import pluralize
 
+_MOVES_ON = ("mean", "fedavg", "fedprox", "fedbn", "fedrep")
+"""The methods whose aggregate is a mean of models, and nothing follows from an answer but that."""
+
 
 def check_together(run: RunConfiguration) -> None:
     """Demand that a run's method is one for a federation, and fits its task's optimizer, whom its rounds ask, and how
@@ -36,6 +39,7 @@ def check_together(run: RunConfiguration) -> None:
         why = "compares aggregates over the same sites, and not all are asked in each round"
         problems.append(f"stop_after: {why}: leave it out")
     problems += _against_baseline(run, method)
+    problems += [] if run.late is None else _against_late(run)
     problems += [] if run.rounds else _against_scoring_alone(run, task, method)
     if method.needs_sgd and options.optimizer != "sgd":
         why = "computes with step sizes, which SGD alone has"
@@ -83,6 +87,27 @@ def _against_baseline(run: RunConfiguration, method: Method) -> list[str]:
         problems.append(f"baseline: {why}; leave it out")
     if run.trainer is not None:
         problems.append("baseline: dropfed cannot train what a program trains; leave out baseline, or trainer")
+    return problems
+
+
+def _against_late(run: RunConfiguration) -> list[str]:
+    """Return why an answer that comes late cannot count in the next round, a sentence each."""
+    problems = []
+    if run.method not in _MOVES_ON:
+        known = ", ".join(_MOVES_ON)
+        why = f"by {run.method} more follows from an answer than a mean, and that of its own round"
+        problems.append(f"late: {why}; leave it out, or take one of {known}")
+    if run.combination.rule != "mean":
+        why = f"{run.combination.rule} compares models of one round, and a late one began from another"
+        problems.append(f"late: {why}; leave it out, or take mean")
+    if run.keep == "last 1":
+        why = "a late answer is a difference to the aggregate before the last, which `last 1` has removed"
+        problems.append(f"keep: {why}; say `last 2`, or leave late out")
+    if run.sites_per_round is not None:
+        why = "the next round's verdict tells what became of a late answer, and not all sites are asked there"
+        problems.append(f"late: {why}; leave it, or sites_per_round, out")
+    if run.rounds <= 1:
+        problems.append("late: there is no next round that trains; leave it out, or set rounds to 2 or more")
     return problems
 
 

@@ -161,7 +161,10 @@ class Start(Record):
 
 
 _LATER = frozenset(
-    {"tolerance_score", "score_every", "start", "plugins", "scores", "stop_after", "trainer", "baseline", "support"}
+    {
+        *("tolerance_score", "score_every", "start", "plugins", "scores", "stop_after", "trainer", "baseline"),
+        *("support", "late"),
+    }
 )
 """Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
 
@@ -283,6 +286,10 @@ class RunConfiguration(Payload):
         bool,
         Field(description="whether scores come with each class's images and a standard error; older runs lack it"),
     ] = False
+    late: Annotated[
+        Literal["next"] | None,
+        Field(description="next: an answer that comes once its round is closed counts in the next one; else in none"),
+    ] = None
     trainer: Annotated[
         ExternalTrainer | None, Field(description="a program outside dropfed; left out of a run that has none")
     ] = None
