@@ -9,22 +9,27 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save
 
-from shared.audit.verify import verify
+from aggregator.run_view import view_run
+from aggregator.store import RunStore
+from shared.audit.verify import lines, verify
 from shared.errors import ConfigurationError, RejectedError
+from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.verdicts import CameLate, Verdict
 from shared.exchange.weights import TensorFile, write_tensors
 from shared.folder.local import LocalFolder
-from shared.learning.answers import MAY_COUNT_NEXT, decide
+from shared.learning.answers import MAY_COUNT_NEXT, decide, why_late
 from shared.learning.late import STALENESS_WEIGHT, move_on
 from shared.learning.run_checks import check_together
 from shared.learning.run_files import Late, Scored
 from tests.audit.recorded import Recorded
 from tests.audit.replaying import not_same, replayed
-from tests.federation.running import run_configuration
+from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
+from tests.federation.scripted import ScriptedSite, metrics
 
 SITES = ["east", "north", "south"]
 DIGEST = "ab" * 32
@@ -241,3 +246,61 @@ def test_another_weight_of_a_late_answer_is_found(tmp_path: Path) -> None:
 def test_a_run_that_counts_none_has_none(tmp_path: Path) -> None:
     played = lying(tmp_path, {("north", 1), ("north", 2)}, 2, of_round=1, weight="0.3", late=None)
     assert (VERDICT_2, "tells of an answer that came late, and the run counts none") in findings(played, "north")
+
+
+# --- the daemons -------------------------------------------------------------------------------------------
+
+
+def shifted(model: Path, by: float) -> bytes:
+    return save({name: tensor + np.float32(by) for name, tensor in load_file(model).items()})
+
+
+def test_an_answer_taken_up_before_a_kill_counts_once_and_the_run_is_computed_again(tmp_path: Path) -> None:
+    """North answers round 1 once that is closed, and round 2 not in time; in between the aggregator is killed."""
+    run = run_configuration(rounds=2, quorum=1, late="next", tolerance=None, round_deadline_hours=1.5 / 3600)
+    update, received = MessageRef("update", RUN, 1), {}
+    with Federation(tmp_path, run, images=0) as federation:
+        aggregator = federation.start_aggregator()
+        sites = {name: ScriptedSite(federation, name) for name in run.sites}
+        for site in sites.values():
+            site.consent()
+        received[1] = {name: site.receive_round(1) for name, site in sites.items()}
+        sites["south"].answer(1, {names.SITE_MODEL: shifted(received[1]["south"], 0.5), names.METRICS: metrics(1)})
+        told = sites["north"].verdict(1)
+        assert (told.status, told.reason) == ("late", why_late(run, 1))
+        sites["south"].verdict(1)
+        sites["north"].answer(1, {names.SITE_MODEL: shifted(received[1]["north"], 2.0), names.METRICS: metrics(1)})
+        received[2] = {name: site.receive_round(2) for name, site in sites.items()}
+        mirror = federation.aggregator / "sites" / "north" / "mirror"
+        federation.wait_until((mirror / update.manifest).exists, "the late answer at the aggregator")
+        aggregator.kill()
+        aggregator.wait()
+        aggregator = federation.start_aggregator()
+        sites["south"].answer(2, {names.SITE_MODEL: shifted(received[2]["south"], 1.0), names.METRICS: metrics(2)})
+        told = sites["north"].verdict(2)
+        answer = sites["north"].channel.ledger.message(update)
+        assert told.status == "late" and told.weight is None and told.late is not None and answer is not None
+        assert (told.late.update, told.late.weight, told.share) == (answer.digest, "0.5", 0.5)
+        sites["south"].verdict(2)
+        after = load_file(sites["south"].receive_round(3))
+        sites["south"].answer(3, {names.METRICS: metrics(3)})
+        sites["north"].answer(2, {names.SITE_MODEL: shifted(received[2]["north"], 9.0), names.METRICS: metrics(2)})
+        assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
+        found = [line for name in run.sites for line in lines(verify(sites[name].folder)) if "status.json" not in line]
+        assert found == []
+        view = view_run(federation.aggregator, RunStore(federation.aggregator, RUN))
+    before = load_file(received[2]["south"])
+    for name, tensor in after.items():  # the mean of 1.0 in time and of 2.0 weighted down, but for statistics
+        if "running" not in name:
+            moved = (1.0 + STALENESS_WEIGHT * 2.0) / 2
+            np.testing.assert_allclose(tensor - before[name], moved, rtol=1e-4, atol=1e-5, err_msg=name)
+    assert view.card is not None and view.card.took_part == {"1": ["south"], "2": ["north", "south"], "3": []}
+    told_of = {(of_round.round, site): part for of_round, site, part in view.parts()}
+    assert (told_of[1, "north"].status, told_of[1, "north"].reason) == ("late", "counted in round 2")
+    assert told_of[2, "north"].weight == 0.5
+    here = "; the answer to round 1 counts here: models are not scored in this run"
+    assert (told_of[2, "north"].reason or "").endswith(here)
+    steps = {(step.round, step.what): step.outcome for step in replayed(tmp_path / "folders", RUN)}
+    assert steps[2, "verdict on the answer of north to round 1"] == "same"
+    assert steps[1, "aggregate 1"] == steps[2, "aggregate 2"] == "same"
+    assert "differs" not in steps.values()

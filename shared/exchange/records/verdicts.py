@@ -54,6 +54,19 @@ class Verdict(Payload):
         told = self.weight if self.late is None else self.late.weight
         return 0.0 if told is None else finite(told)
 
+    @property
+    def of_late(self) -> str:
+        """What became of the answer to the round before, where that came late; else empty."""
+        if self.late is None:
+            return ""
+        does = "counts here" if self.late.weight else "does not count"
+        return f"the answer to round {self.round - 1} {does}: {self.late.reason}"
+
+    @property
+    def why(self) -> str:
+        """Its reason, and what became of an answer that came late."""
+        return f"{self.reason}; {self.of_late}" if self.of_late else self.reason
+
     @model_serializer(mode="wrap")
     def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialize(self)
