@@ -70,7 +70,7 @@ def find_round(readings: Mapping[str, Reading], run: str, number: int) -> Round:
         answer = reading.messages.get(answered)
         if answer is not None and reading.messages[settled].manifest.in_reply_to == answer.digest:
             found.answers[site] = answer
-        if verdict.late is not None and (late := _late(reading, run, number, verdict.late)) is not None:
+        elif verdict.late is not None and (late := _late(reading, run, number, verdict.late)) is not None:
             found.late[site] = late
     return found
 
@@ -187,7 +187,8 @@ class Replayer:
         number, told, of_round = found.number, found.verdicts[site], message.ref.round_no
         what = f"answer of {site}" if of_round == number else f"answer of {site} to round {of_round}, which came late"
         trains, counts_in = number <= self._run.rounds, None if of_round == number else number
-        told_score = told.score if told.late is None else told.late.score
+        late = told.late if counts_in else None
+        told_score = late.score if late else told.score
         if self._run.wire.difference and trains and not self._models.aggregate_for(of_round - 1, site).exists():
             found.gone.setdefault(site, f"it is the difference to aggregate {of_round - 1}, which is not here")
         if trains and not self._aggregation.can_compare(of_round, site):
@@ -197,7 +198,7 @@ class Replayer:
         if site in found.gone:
             yield lacking(number, what, found.gone[site])
             answers[site] = self._answer(site, self._by_group(paths), told.theta)
-            return Scored(score=told_score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(told))
+            return Scored(score=told_score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(late or told))
         scored = self._engine.check(
             message,
             site,
@@ -208,7 +209,8 @@ class Replayer:
             counts_in=counts_in,
         )
         if scored.reason:
-            yield Step(number, what, "same" if _reason_of(told) else "differs", scored.reason)
+            is_omitted = late.weight is None if late else told.status == "omitted"
+            yield Step(number, what, "same" if is_omitted else "differs", scored.reason)
             return scored
         files = self._engine.files(site, of_round, paths.__getitem__, counts_in=counts_in)
         answers[site] = self._answer(site, files, scored.theta)
@@ -332,7 +334,18 @@ class Replayer:
                 continue
             differing = [
                 f"{name} is told as {getattr(told, name)}, and is {getattr(verdict, name)}"
-                for name in ("run", "round", "site", "status", "score", "tolerance", "theta", "weight", "epsilon")
+                for name in (
+                    "run",
+                    "round",
+                    "site",
+                    "status",
+                    "score",
+                    "tolerance",
+                    "theta",
+                    "weight",
+                    "epsilon",
+                    "late",
+                )
                 if getattr(told, name) != getattr(verdict, name)
             ]
             detail = "; ".join(differing) or _shown(verdict)
@@ -455,13 +468,10 @@ def _compared_late(number: int, site: str, told: CameLate, computed: CameLate) -
     return Step(number, what, "differs" if differing else "same", detail)
 
 
-def _reason_of(told: Verdict) -> str:
+def _reason_of(told: Verdict | CameLate) -> str:
     """Return why an answer that cannot be looked at was refused, as far as its verdict tells: it then has no score."""
-    if told.late is not None:
-        is_refused = told.late.weight is None and told.late.score is None
-        return told.late.reason or "refused" if is_refused else ""
-    is_refused = told.status == "omitted" and told.score is None
-    return told.reason or "refused" if is_refused else ""
+    is_omitted = told.weight is None if isinstance(told, CameLate) else told.status == "omitted"
+    return told.reason or "refused" if is_omitted and told.score is None else ""
 
 
 def _is_left_out(told: Verdict, computed: Verdict) -> bool:
