@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from aggregator import rounds
-from aggregator.facts import awaited, run_facts, site_facts
+from aggregator.facts import awaited, late_answer, run_facts, site_facts
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import ModelWork
 from aggregator.results import best_so_far, choose_final, no_gain, run_outcome, run_standstills
@@ -34,6 +34,7 @@ from shared.exchange.records.values import sentence
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry, encrypts
 from shared.exchange.signing import canonical
+from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.folder.durable import disk_trouble
 from shared.folder.stopping import cut_after
@@ -41,7 +42,7 @@ from shared.learning.aggregation import Answer, choose
 from shared.learning.answers import UNANSWERED
 from shared.learning.outcome import Outcome, Standstill
 from shared.learning.round_engine import PlainFiles, given_weights
-from shared.learning.run_files import Scored
+from shared.learning.run_files import Late, Scored
 from shared.learning.schedules import round_configuration
 from shared.trouble import Trouble, UnexpectedError, tolerate_unwritable
 
@@ -416,8 +417,7 @@ class Daemon:
         if (message := ledger.message(ref)) is None:
             raise ValueError(f"{ref.path} was not answered")
         self._limit(round_no)  # with the images that the answer is scored with: they may be others after a restart
-        images = training_images(ledger, self._run.run)
-        return self._work.check(message, site, ledger.path(ref, names.MANIFEST).parent, images)
+        return self._work.check(message, site, ledger.path(ref, names.MANIFEST).parent, self._images(site))
 
     def _limit(self, round_no: int) -> float | None:
         """Return what a score must exceed in a round; None in the closing one, if that would follow from an aggregate.
@@ -442,15 +442,42 @@ class Daemon:
         checked = {site: self._store.score(round_no, site) for site in participants}
         answer = partial(self._answer, round_no)
         withdrawn = {site for site in participants if withdrawal_of(self._ledgers[site], self._run.run) is not None}
-        return self._work.verdicts(round_no, checked, limit=limit, answer=answer, withdrawn=withdrawn)
+        came_late = {site: self._check_late(round_no, site) for site, each in checked.items() if each is None}
+        late = {site: each for site, each in came_late.items() if each is not None}
+        return self._work.verdicts(round_no, checked, limit=limit, answer=answer, withdrawn=withdrawn, late=late)
+
+    def _late(self, round_no: int, site: str) -> Message | None:
+        """Return a site's answer to the round before that counts in this one, unless the site has answered here."""
+        before, ledger = (self._store.verdicts(round_no - 1) or {}).get(site), self._ledgers[site]
+        ref = late_answer(ledger, self._run, round_no, was_late=before is not None and before.status == "late")
+        return ledger.message(ref) if ref else None
+
+    def _check_late(self, round_no: int, site: str) -> Late | None:
+        """Return the tolerance check of an answer that came late.
+
+        It is the same whenever it is made, and so is not kept before the round is closed.
+        """
+        self._ledgers[site].flush()  # no verdict names an answer that a crash could undo
+        if (message := self._late(round_no, site)) is None:
+            return None
+        home, images = self._ledgers[site].path(message.ref, names.MANIFEST).parent, self._images(site)
+        scored = self._work.check(message, site, home, images, counts_in=round_no)
+        return Late(update=message.digest, scored=scored)
 
     def _answer(self, round_no: int, site: str) -> Answer:
         """Return a site's answer that passed the checks."""
-        ledger, ref = self._ledgers[site], MessageRef("update", self._run.run, round_no)
-        scored = self._store.score(round_no, site)
+        ledger, scored = self._ledgers[site], self._store.score(round_no, site)
+        if scored is None and (late := self._late(round_no, site)) is not None:
+            file, of_round = partial(ledger.path, late.ref), late.ref.round_no
+            return Answer(self._plain_files.of(site, of_round, file, counts_in=round_no), self._images(site))
         theta = finite(scored.theta) if scored and scored.theta else None
-        files = self._plain_files.of(site, round_no, partial(ledger.path, ref))
-        return Answer(files, training_images(ledger, self._run.run), theta)
+        files = self._plain_files.of(
+            site, round_no, partial(ledger.path, MessageRef("update", self._run.run, round_no))
+        )
+        return Answer(files, self._images(site), theta)
+
+    def _images(self, site: str) -> int:
+        return training_images(self._ledgers[site], self._run.run)
 
     def _aggregate(self, round_no: int) -> None:
         verdicts = self._store.verdicts(round_no) or {}

@@ -133,6 +133,17 @@ def _has_end(exchange: Exchange, run: str) -> bool:
     return any(exchange.message(end) is not None for end in ends)
 
 
+def late_answer(exchange: Exchange, run: RunConfiguration, round_no: int, *, was_late: bool) -> MessageRef | None:
+    """Return a site's answer to the round before that counts in this one unless the site answers this one as well.
+
+    Args:
+        was_late: whether its verdict in the round before says so.
+    """
+    ref, asked = MessageRef("update", run.run, round_no - 1), MessageRef("round", run.run, round_no)
+    may_count = run.late is not None and was_late and round_no <= run.rounds and exchange.message(asked) is not None
+    return ref if may_count and exchange.message(ref) is not None else None
+
+
 def is_owed_end(name: str, exchange: Exchange, store: Memory, run: str) -> bool:
     """Return whether the end of a run that is over is not signed yet for a site that is to be told."""
     facts = site_facts(name, exchange, store, run, takes_part=False, has_looked=lambda _: False)

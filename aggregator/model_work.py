@@ -34,11 +34,11 @@ from shared.exchange.trust import Message
 from shared.exchange.weights import LARGEST, check_tensors, entry_of, write_zeros
 from shared.folder.durable import put_in_place
 from shared.learning.aggregation import Aggregation, Answer, leave
-from shared.learning.answers import decide, passes
+from shared.learning.answers import NONE_LATE, decide, passes
 from shared.learning.apart import AnswerT, Progress, Question, answered, names_of
 from shared.learning.methods.contract import MODEL
 from shared.learning.round_engine import RoundEngine, given_weights
-from shared.learning.run_files import RunFiles, Scored
+from shared.learning.run_files import Late, RunFiles, Scored
 from shared.learning.tolerance import HeldOutSet
 
 MADE = "made"
@@ -53,7 +53,7 @@ class ModelWork(Protocol):
         Stopped: the daemon is to end.
     """
 
-    def check(self, message: Message, site: str, home: Path, images: int) -> Scored:
+    def check(self, message: Message, site: str, home: Path, images: int, *, counts_in: int | None = None) -> Scored:
         """Check one answer by itself; ``home``: where its files lie, other arguments as for ``RoundEngine.check``."""
         ...
 
@@ -69,6 +69,7 @@ class ModelWork(Protocol):
         limit: float | None,
         answer: Callable[[str], Answer],
         withdrawn: Collection[str],
+        late: Mapping[str, Late] = NONE_LATE,
     ) -> dict[str, Verdict]:
         """Return the verdict on each site that a round asked, with its weight; see ``RoundEngine.decide``."""
         ...
@@ -87,9 +88,10 @@ class Here:
     engine: RoundEngine
     heldout: HeldOutSet
 
-    def check(self, message: Message, site: str, home: Path, images: int) -> Scored:
+    def check(self, message: Message, site: str, home: Path, images: int, *, counts_in: int | None = None) -> Scored:
         """See ``ModelWork``."""
-        return self.engine.check(message, site, home.joinpath, score=self.heldout.score, images=images)
+        score = self.heldout.score
+        return self.engine.check(message, site, home.joinpath, score=score, images=images, counts_in=counts_in)
 
     def limit(self, aggregate: Path, tolerance: BelowLast) -> float:
         """See ``ModelWork``."""
@@ -103,10 +105,11 @@ class Here:
         limit: float | None,
         answer: Callable[[str], Answer],
         withdrawn: Collection[str],
+        late: Mapping[str, Late] = NONE_LATE,
     ) -> dict[str, Verdict]:
         """See ``ModelWork``."""
         scored = self.engine.together(round_no, checked, limit=limit, answer=answer)
-        return self.engine.decide(round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn)
+        return self.engine.decide(round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn, late=late)
 
     def combine(
         self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
@@ -166,10 +169,18 @@ class Apart:
                 self._take(made.start, self._store.start, self._sharing.beginning, question)
             self._take_aggregate(made, 0, question)
 
-    def check(self, message: Message, site: str, home: Path, images: int) -> Scored:
+    def check(self, message: Message, site: str, home: Path, images: int, *, counts_in: int | None = None) -> Scored:
         """See ``ModelWork``."""
-        with self._making(message.ref.round_no) as made:
-            question = Check(here=self._here, message=message, site=site, home=home, images=images, made=made.folder)
+        with self._making(counts_in or message.ref.round_no) as made:
+            question = Check(
+                here=self._here,
+                message=message,
+                site=site,
+                home=home,
+                images=images,
+                counts_in=counts_in,
+                made=made.folder,
+            )
             scored = self._ask(question)
         if scored.score is not None:
             self._require_share(float(scored.score), question)
@@ -190,6 +201,7 @@ class Apart:
         limit: float | None,
         answer: Callable[[str], Answer],
         withdrawn: Collection[str],
+        late: Mapping[str, Late] = NONE_LATE,
     ) -> dict[str, Verdict]:
         """See ``ModelWork``."""
         with self._making(round_no) as made:
@@ -198,8 +210,9 @@ class Apart:
                 round_no=round_no,
                 checked=dict(checked),
                 limit=limit,
-                answers={site: answer(site) for site, each in checked.items() if each and not each.reason},
+                answers={site: answer(site) for site in _sound(checked, late)},
                 withdrawn=list(withdrawn),
+                late=dict(late),
                 made=made.folder,
             )
             verdicts = self._ask(question)
@@ -312,7 +325,7 @@ class Apart:
         Raises:
             PluginError: they are others.
         """
-        weights = [float(each.weight) for each in verdicts.values() if each.weight is not None]
+        weights = [each.share for each in verdicts.values()]
         is_weighed = not any(weights) or abs(math.fsum(weights) - 1) <= 1e-6
         if verdicts.keys() != question.checked.keys() or not is_weighed:
             raise PluginError(f"{self._named(question)}: came to other verdicts than one on each site that was asked")
@@ -320,9 +333,19 @@ class Apart:
             checked = question.checked[site]
             said = (checked.score, checked.theta, checked.epsilon) if checked else (None, None, None)
             is_of_site = (each.run, each.round, each.site) == (self._run.run, question.round_no, site)
-            may_count = checked is not None and passes(checked, self._run, question.round_no, question.limit)
-            if not is_of_site or said != (each.score, each.theta, each.epsilon) or (each.weight and not may_count):
+            late = question.late.get(site) if checked is None and each.late else None
+            is_late = each.late is None or (late is not None and each.late.update == late.update)
+            counted = late.scored if late else checked
+            may_count = counted is not None and passes(counted, self._run, question.round_no, question.limit)
+            told = (each.score, each.theta, each.epsilon)
+            if not is_of_site or said != told or not is_late or (each.share and not may_count):
                 raise PluginError(f"{self._named(question)}: came to another verdict on {site} than its check allows")
+
+
+def _sound(checked: Mapping[str, Scored | None], late: Mapping[str, Late]) -> list[str]:
+    """Return the sites whose answer, of this round or late, passed its check."""
+    found = [*checked.items(), *((site, each.scored) for site, each in late.items() if checked[site] is None)]
+    return [site for site, each in found if each and not each.reason]
 
 
 class UntilStopped:
@@ -335,10 +358,10 @@ class UntilStopped:
         self._run = begun.run
         self._store = store
 
-    def check(self, message: Message, site: str, home: Path, images: int) -> Scored:
+    def check(self, message: Message, site: str, home: Path, images: int, *, counts_in: int | None = None) -> Scored:
         """See ``ModelWork``."""
         try:
-            return self._apart.check(message, site, home, images)
+            return self._apart.check(message, site, home, images, counts_in=counts_in)
         except PluginError as error:
             return self._not_counted(error)
 
@@ -358,10 +381,11 @@ class UntilStopped:
         limit: float | None,
         answer: Callable[[str], Answer],
         withdrawn: Collection[str],
+        late: Mapping[str, Late] = NONE_LATE,
     ) -> dict[str, Verdict]:
         """See ``ModelWork``."""
         try:
-            return self._apart.verdicts(round_no, checked, limit=limit, answer=answer, withdrawn=withdrawn)
+            return self._apart.verdicts(round_no, checked, limit=limit, answer=answer, withdrawn=withdrawn, late=late)
         except PluginError as error:
             none = self._not_counted(error)
             scored = {site: none if each and not each.reason else each for site, each in checked.items()}
@@ -418,6 +442,10 @@ class Made(RunFiles):
         """See ``RunFiles``."""
         return self._store.start if self._round_no else self.folder / names.START
 
+    def answer_path(self, round_no: int, site: str) -> Path:
+        """See ``RunFiles``; of the round before, too, where an answer comes late."""
+        return self.folder / "answers" / site / names.SITE_MODEL
+
     def _round(self, round_no: int) -> Path:
         return self.folder if round_no == self._round_no else super()._round(round_no)
 
@@ -467,6 +495,7 @@ class Check(Question[Scored]):
     site: Name
     home: Path
     images: int
+    counts_in: int | None
     made: Path
 
     @property
@@ -477,10 +506,17 @@ class Check(Question[Scored]):
     def answer(self, on_progress: Progress) -> Scored:
         """See ``Question``."""
         learning, ref = self.here.learning(), self.message.ref
-        aggregation = Aggregation(self.here.making(ref.round_no, self.made), learning.method, learning.groups())
-        engine = RoundEngine(self.here.making(ref.round_no, self.made), learning.method, aggregation)
-        score = learning.heldout.score
-        scored = engine.check(self.message, self.site, self.home.joinpath, score=score, images=self.images)
+        made = self.here.making(self.counts_in or ref.round_no, self.made)
+        aggregation = Aggregation(made, learning.method, learning.groups())
+        engine = RoundEngine(made, learning.method, aggregation)
+        scored = engine.check(
+            self.message,
+            self.site,
+            self.home.joinpath,
+            score=learning.heldout.score,
+            images=self.images,
+            counts_in=self.counts_in,
+        )
         if scored.reason and ref.round_no <= self.here.run.rounds:
             self._try_without(learning, aggregation, ref)
         return scored
@@ -526,6 +562,7 @@ class Decide(Question[dict[str, Verdict]]):
     limit: float | None
     answers: dict[Name, Answer]
     withdrawn: list[Name]
+    late: dict[Name, Late]
     made: Path
 
     @property
@@ -542,7 +579,9 @@ class Decide(Question[dict[str, Verdict]]):
         scored = engine.together(self.round_no, self.checked, limit=self.limit, answer=answer)
         if self.answers and all(each.reason for site, each in scored.items() if each and site in self.answers):
             self._try_without(learning)
-        return engine.decide(self.round_no, scored, limit=self.limit, answer=answer, withdrawn=self.withdrawn)
+        return engine.decide(
+            self.round_no, scored, limit=self.limit, answer=answer, withdrawn=self.withdrawn, late=self.late
+        )
 
     def _try_without(self, learning: Learning) -> None:
         """Do the same with answers that move nothing: what is raised then is no site's doing."""

@@ -389,7 +389,7 @@ def _rounds(
                 site: _part(
                     ledgers.get(site),
                     _refs(run.run, number),
-                    verdicts.get(number, {}).get(site),
+                    _told(verdicts, number, site),
                     (_row(rows["validation"], number - 1, site), _row(rows["test"], number - 1, site)),
                 )
                 for site in sites
@@ -400,16 +400,24 @@ def _rounds(
     ]
 
 
+def _told(verdicts: Mapping[int, Mapping[str, Verdict]], number: int, site: str) -> dict[str, Any]:
+    """Return what a round's verdict on a site tells, and the next one's of the same answer, if that came late."""
+    verdict, after = (verdicts.get(each, {}).get(site) for each in (number, number + 1))
+    if verdict is None:
+        return {}
+    numbers = {name: float(text) for name in _NUMBERS if (text := getattr(verdict, name)) is not None}
+    numbers |= {"weight": verdict.share} if verdict.late and verdict.share else {}
+    is_counted = after is not None and after.late is not None and after.share > 0
+    reason = f"counted in round {number + 1}" if is_counted else verdict.reason
+    return {"status": verdict.status, "reason": "; ".join(filter(None, (reason, verdict.of_late))), **numbers}
+
+
 def _part(
     ledger: Mirror | None,
     refs: Sequence[MessageRef],
-    verdict: Verdict | None,
+    told: Mapping[str, Any],
     rows: tuple[Row | None, Row | None],
 ) -> Part:
-    told: dict[str, Any] = {}
-    if verdict is not None:
-        numbers = {name: float(text) for name in _NUMBERS if (text := getattr(verdict, name)) is not None}
-        told = {"status": verdict.status, "reason": verdict.reason, **numbers}
     if ledger is None:
         return Part(*rows, **told)
     to_site, from_site, settling = refs

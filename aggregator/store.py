@@ -13,6 +13,7 @@
     runs/RUN/rounds/0007/sent/all.safetensors        what the round sends, if its form is not the plain one, or
     runs/RUN/rounds/0007/sent/SITE.safetensors       sends to one site alone; gone with the round's end
     runs/RUN/rounds/0007/answers/SITE/model.safetensors      a site's model in the plain form, likewise
+    runs/RUN/rounds/0007/late/SITE.safetensors       a site's model of round 6 as it counts here, likewise
     runs/RUN/ciphertext/0.safetensors         what goes to several sites encrypted, while they are sent it
     runs/RUN/made/                            what a plug-in's process makes, until it has been checked
     runs/RUN/trouble.txt                      what a plug-in does wrong; gone once it works
@@ -214,9 +215,16 @@ class RunStore(RunFiles):
         return self._round(round_no) / "sent" / f"{site or 'all'}{names.WEIGHTS_SUFFIX}"
 
     def clear_round(self, round_no: int) -> None:
-        """Remove what stands in other files in another form, once the round needs it no more."""
-        for folder in ("sent", "answers"):
-            shutil.rmtree(self._round(round_no) / folder, ignore_errors=True)
+        """Remove what stands in other files in another form, once the round needs it no more, nor of the one before
+        what came late.
+        """
+        for number, folder in (
+            (round_no, "sent"),
+            (round_no, "answers"),
+            (round_no, "late"),
+            (round_no - 1, "answers"),
+        ):
+            shutil.rmtree(self._round(number) / folder, ignore_errors=True)
 
     def ciphertext_path(self, number: int) -> Path:
         """Return where a file that goes to several sites lies encrypted."""

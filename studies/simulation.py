@@ -168,7 +168,7 @@ class Outcome:
     def weights(self) -> dict[int, dict[str, float]]:
         """By training round and site; 0 of a model that was left out."""
         return {
-            round_no: {site: float(verdict.weight or 0) for site, verdict in of_round.items()}
+            round_no: {site: verdict.share for site, verdict in of_round.items()}
             for round_no, of_round in self.verdicts.items()
             if round_no <= self.run.rounds
         }

@@ -258,7 +258,9 @@ function showRounds(sites, rounds) {
 function verdict(found) {
   if (found === undefined) return element("td", { class: "soft" }, "not asked");
   const classes = { accepted: "good", validated: "good", omitted: "bad", late: "warn", withdrawn: "warn" };
-  const isPlain = found.reason === null || ["accepted", "validated", "late"].includes(found.status);
+  const isCounted = found.reason?.startsWith("counted in round") || found.weight !== null;
+  const isPlain = found.reason === null || ["accepted", "validated"].includes(found.status)
+    || (found.status === "late" && !isCounted);
   return element("td", {},
     element("span", { class: classes[found.status] ?? "soft" }, found.status),
     found.score === null ? null : ` ${found.score.toFixed(3)}`,

@@ -4,7 +4,8 @@
     consent     a no tells of no images
     round       no number beyond the closing round; to a site that agreed
     update      the rates of its round, row by row; of no more images than the consent; how good the received model is
-    verdict     what its status demands: an answer that is named, or none; a score, the run's tolerance, or one that can
+    verdict     what its status demands: an answer that is named, or none; of one that came late, the answer to the
+                round before, if the verdict on that says late; a score, the run's tolerance, or one that can
                 follow from it, and how the two compare; a weight; the θ and ε that the answer itself tells; no reason
                 of another verdict
     final       a card of the run's own task, method and score, whose chosen aggregate, validation and shares can be,
@@ -28,9 +29,9 @@ from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Consent, Reliability
-from shared.exchange.records.run import BelowLast, RoundConfiguration, RunConfiguration
+from shared.exchange.records.run import BelowLast, RoundConfiguration, RunConfiguration, round_name
 from shared.exchange.records.values import decimal_text, fewest, most
-from shared.exchange.records.verdicts import FinalCard, Verdict
+from shared.exchange.records.verdicts import CameLate, FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN
 from shared.exchange.tables import MetricsRow, epsilon_in, require_learning_rate
 from shared.exchange.trust import Message
@@ -130,7 +131,8 @@ def _verdict(reading: Reading, message: Message, run: RunConfiguration) -> Itera
     answer = reading.messages.get(MessageRef("update", run.run, message.ref.round_no))
     by_itself = (*_by_tolerance(verdict, run), *_by_score(verdict, run), *_by_weight(verdict, run))
     by_words = _by_reason(verdict, run) if reading.opened.protocol > 1 else ()  # which early versions chose otherwise
-    for what in (*_by_status(reading, message, verdict, answer, run), *by_itself, *by_words):
+    by_others = (*_by_status(reading, message, verdict, answer, run), *_by_late(reading, verdict, run))
+    for what in (*by_others, *by_itself, *by_words):
         yield names.VERDICT, what
     if answer is not None:
         for what in _by_answer(reading, verdict, answer, run):
@@ -189,6 +191,34 @@ def _by_score(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
         and ((finite(verdict.score) > limit) != (verdict.status == "accepted"))
     ):
         yield f"says {verdict.status} at score {verdict.score} and tolerance {limit}"
+
+
+def _by_late(reading: Reading, verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
+    """Yield why the answer to the round before cannot have come into this one as it says."""
+    late, before = verdict.late, verdict.round - 1
+    if late is None:
+        return
+    if run.late is None:
+        yield "tells of an answer that came late, and the run counts none"
+    if verdict.status != "late" or verdict.round > run.rounds:
+        yield f"says {verdict.status} in {round_name(run, verdict.round)}, and tells of the answer to the one before"
+    answer = reading.messages.get(MessageRef("update", run.run, before))
+    if answer is None or answer.digest != late.update:
+        yield f"tells of an answer to {round_name(run, before)} that came late, and names none that is here"
+    told = reading.record_or_none(MessageRef("verdict", run.run, before), Verdict)
+    if told is not None and told.status != "late":
+        yield f"tells of the answer to round {before} as late, and the verdict on that says {told.status}"
+    yield from _by_score_of_late(late, _limit(verdict, run), run)
+
+
+def _by_score_of_late(late: CameLate, limit: float | None, run: RunConfiguration) -> Iterator[str]:
+    counts = late.weight is not None
+    if late.score is None and counts and run.tolerance is not None:
+        yield "counts an answer that came late without a score"
+    if late.score is not None and run.tolerance is None:
+        yield f"tells a score of an answer that came late, {late.score}, where no model is scored"
+    elif late.score is not None and limit is not None and (finite(late.score) > limit) != counts:
+        yield f"{'counts' if counts else 'omits'} an answer that came late at score {late.score} and tolerance {limit}"
 
 
 def _by_weight(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
@@ -291,7 +321,7 @@ def _of_this_site(reading: Reading, card: FinalCard, run: RunConfiguration) -> I
         ref = MessageRef("verdict", run.run, number)
         verdict = reading.record_or_none(ref, Verdict)
         if verdict is not None or ref not in reading.messages:
-            had_share = verdict is not None and finite(verdict.weight or "0.0") > 0
+            had_share = verdict is not None and verdict.share > 0
             if had_share != (site in card.took_part.get(str(number), ())):
                 yield f"says of {site} that it {'took no' if had_share else 'took'} part in round {number}"
         told = epsilon_in(_table(reading, MessageRef("update", run.run, number)))

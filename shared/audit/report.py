@@ -293,8 +293,8 @@ def _round(readings: Mapping[str, Reading], run: str, number: int, settings: Run
             "hides_verdict": reading.is_hidden(settled, names.VERDICT),
             "status": verdict.status if verdict else None,
             "score": finite(verdict.score) if verdict and verdict.score else None,
-            "weight": finite(verdict.weight) if verdict and verdict.weight else None,
-            "reason": verdict.reason if verdict else None,
+            "weight": verdict.share if verdict and (verdict.weight or verdict.share) else None,
+            "reason": verdict.why if verdict else None,
         }
     return {"round": number, "trains": settings is None or number <= settings.rounds, "sites": sites}
 

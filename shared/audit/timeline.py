@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from heapq import merge
 
 from shared.audit.reading import NOT_OPENED, Reading
-from shared.doors.numbers import finite
 from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
@@ -282,8 +281,8 @@ def _outcome(reading: Reading, ref: MessageRef) -> str:
 
 def verdict_text(verdict: Verdict) -> str:
     """Return a verdict in words."""
-    weight = f", weight {finite(verdict.weight):.4f}" if verdict.weight is not None else ""
-    return _with_reason(f"{verdict.status}{weight}", verdict.reason)
+    weight = f", weight {verdict.share:.4f}" if verdict.weight is not None or verdict.share else ""
+    return _with_reason(f"{verdict.status}{weight}", verdict.why)
 
 
 def _with_reason(what: str, reason: str) -> str:

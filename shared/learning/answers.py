@@ -13,12 +13,12 @@ from shared.exchange.records.answers import Reliability
 from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import decimal_text
-from shared.exchange.records.verdicts import Verdict
+from shared.exchange.records.verdicts import CameLate, Verdict
 from shared.exchange.tables import EPSILON, epsilon_in, read_metrics, require_learning_rate, require_of_round
 from shared.exchange.trust import Message, check_form, open_yaml
 from shared.exchange.weights import LARGEST, check_tensors
 from shared.learning.methods.terms import Terms
-from shared.learning.run_files import Scored
+from shared.learning.run_files import Late, Scored
 from shared.learning.schedules import learning_rate
 from shared.learning.spoilers import spoilers
 
@@ -32,12 +32,18 @@ UNANSWERED = ("late", "withdrawn")
 SOUND = ("accepted", "validated")
 """What it is on one whose answer passed every check."""
 
+NONE_LATE: Mapping[str, Late] = {}
+"""Of a round that no answer to the round before came into."""
+
 REASONS = {
     "late": "no answer came before the round closed",
     "withdrawn": "the site withdrew from the run before it answered",
     "validated": "the closing round trains nothing",
 }
 """Why a verdict is what it is, where no answer was scored."""
+
+MAY_COUNT_NEXT = "; one that comes before the next round closes counts there, unless that is answered too"
+"""What a verdict that says late goes on with, where the run has ``late: next``."""
 
 
 LIMIT_DECIMALS = 4
@@ -168,17 +174,22 @@ def decide(
     answer: Callable[[str], Answer],
     withdrawn: Collection[str],
     aggregation: Aggregation | None,
+    late: Mapping[str, Late] = NONE_LATE,
 ) -> dict[str, Verdict]:
     """Return the verdict on each site that a round asked.
 
     Args:
         scored: what the check of its answer gave; None where none came.
         limit: what a score must exceed in this round; see ``passes``.
-        answer: of a site whose answer passed the checks.
+        answer: of a site whose answer passed the checks, here or in ``late``.
         withdrawn: the sites that have left the run.
         aggregation: None where no answer can have passed.
+        late: what the check of an answer to the round before gave, which came once that was closed. It counts here
+            where the site has not answered this round by now, and has not left the run.
     """
-    accepted = sorted(site for site, each in scored.items() if each and passes(each, run, round_no, limit))
+    late = {site: each for site, each in late.items() if scored[site] is None and site not in withdrawn}
+    found = {site: late[site].scored if site in late else each for site, each in scored.items()}
+    accepted = sorted(site for site, each in found.items() if each and passes(each, run, round_no, limit))
     weights, why_left_out = {}, ""
     if accepted and aggregation:
         weights = aggregation.weights({site: answer(site) for site in accepted})
@@ -193,6 +204,7 @@ def decide(
             weight=weights.get(site),
             why_left_out=why_left_out,
             has_withdrawn=site in withdrawn,
+            late=late.get(site),
         )
         for site, each in scored.items()
     }
@@ -222,22 +234,20 @@ def _verdict(
     weight: float | None,
     why_left_out: str,
     has_withdrawn: bool,
+    late: Late | None,
 ) -> Verdict:
+    own = None if late else weight
     if scored is None and has_withdrawn:
         status, reason = "withdrawn", REASONS["withdrawn"]
     elif scored is None:
-        status, reason = "late", REASONS["late"]
+        status, reason = "late", why_late(run, round_no)
     elif scored.reason:
         status, reason = "omitted", scored.reason
     elif round_no > run.rounds:
         status, reason = "validated", REASONS["validated"]
-    elif weight is None:
-        status, reason = "omitted", comparison(scored.score, limit, exceeds=False)
     else:
-        exceeds = comparison(scored.score, limit, exceeds=True)
-        status, reason = "accepted", "models are not scored in this run" if run.tolerance is None else exceeds
-        if not weight:
-            reason += f", but {why_left_out}"
+        status = "omitted" if own is None else "accepted"
+        reason = _why_scored(run, scored, limit, own, why_left_out)
     return fill(
         Verdict,
         {
@@ -248,8 +258,34 @@ def _verdict(
             "score": scored.score if scored else None,
             "tolerance": None if limit is None else decimal_text(limit),
             "theta": scored.theta if scored else None,
-            "weight": None if weight is None else decimal_text(weight),
+            "weight": None if own is None else decimal_text(own),
             "epsilon": scored.epsilon if scored else None,
             "reason": reason,
+            "late": _of_late(run, late, limit, weight, why_left_out) if late else None,
         },
     )
+
+
+def why_late(run: RunConfiguration, round_no: int) -> str:
+    """Return why a verdict says late, and what becomes of an answer that still comes."""
+    return REASONS["late"] + (MAY_COUNT_NEXT if run.late and round_no < run.rounds else "")
+
+
+def _of_late(
+    run: RunConfiguration, late: Late, limit: float | None, weight: float | None, why_left_out: str
+) -> CameLate:
+    """Return what became of an answer to the round before; arguments as for ``decide``."""
+    reason = late.scored.reason or _why_scored(run, late.scored, limit, weight, why_left_out)
+    share = None if weight is None else decimal_text(weight)
+    return CameLate(update=late.update, score=late.scored.score, weight=share, reason=reason)
+
+
+def _why_scored(
+    run: RunConfiguration, scored: Scored, limit: float | None, weight: float | None, why_left_out: str
+) -> str:
+    """Return why an answer that nothing is wrong with by itself has this weight, or none."""
+    if weight is None:
+        return comparison(scored.score, limit, exceeds=False)
+    exceeds = comparison(scored.score, limit, exceeds=True)
+    reason = "models are not scored in this run" if run.tolerance is None else exceeds
+    return reason if weight else f"{reason}, but {why_left_out}"

@@ -206,7 +206,7 @@ def standstills(
 def _without_model(run: RunConfiguration, verdicts: Mapping[int, Mapping[str, Verdict]]) -> str | None:
     """Return the newest rounds that left the model as it was."""
     trained = [round_no for round_no in sorted(verdicts, reverse=True) if round_no <= run.rounds]
-    with_model = (n for n in trained if any(float(verdict.weight or 0) > 0 for verdict in verdicts[n].values()))
+    with_model = (n for n in trained if any(verdict.share > 0 for verdict in verdicts[n].values()))
     last, newest = next(with_model, 0), max(trained, default=0)
     if newest - last < ROUNDS_WITHOUT_MODEL:
         return None

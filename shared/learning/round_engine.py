@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.doors.numbers import finite
 from shared.errors import RejectedError
 from shared.exchange import names
 from shared.exchange.encoding import decode
@@ -21,10 +20,12 @@ from shared.exchange.records.values import decimal_text, sentence
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry
 from shared.exchange.trust import Message
+from shared.exchange.weights import check_tensors
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import check_answer, decide, together
+from shared.learning.answers import NONE_LATE, check_answer, decide, together
+from shared.learning.late import move_on
 from shared.learning.methods.contract import MODEL, Method
-from shared.learning.run_files import RunFiles, Scored
+from shared.learning.run_files import Late, RunFiles, Scored
 from shared.trouble import held_against
 
 
@@ -36,17 +37,22 @@ class PlainFiles:
     run: RunConfiguration
     sharing: Sharing
 
-    def of(self, site: str, round_no: int, file: Callable[[str], Path]) -> dict[str, Path]:
-        """Return a site's files of a round, by group; that of its model is made where it came in another form.
+    def of(
+        self, site: str, round_no: int, file: Callable[[str], Path], *, counts_in: int | None = None
+    ) -> dict[str, Path]:
+        """Return a site's files of a round, by group; that of its model is made where it came in another form, or late.
 
         Args:
             file: where a file of the answer lies, by name.
+            counts_in: the round that it counts in; None: its own.
 
         Raises:
-            RejectedError: its model does not hold the run's tensors in the run's form.
+            RejectedError: its model does not hold the run's tensors in the run's form, or cannot count in that round.
         """
         trains = round_no <= self.run.rounds
         files = {MODEL: self._model(site, round_no, file(names.SITE_MODEL))} if trains else {}
+        if counts_in is not None:
+            files[MODEL] = self._moved_on(site, round_no, files[MODEL], counts_in)
         return files | {group: file(names.state_file(group)) for group in self.sharing.groups("update", trains=trains)}
 
     def _model(self, site: str, round_no: int, model: Path) -> Path:
@@ -54,9 +60,19 @@ class PlainFiles:
             return model
         plain, before = self.store.answer_path(round_no, site), self.store.aggregate_for(round_no - 1, site)
         if not plain.exists():
-            shown_as = f"{names.MessageRef('update', self.run.run, round_no).path}/{names.SITE_MODEL}"
-            decode(model, plain, self.sharing.shared, self.run.wire, before, shown_as=shown_as)
+            decode(model, plain, self.sharing.shared, self.run.wire, before, shown_as=self._shown_as(round_no))
         return plain
+
+    def _moved_on(self, site: str, round_no: int, model: Path, counts_in: int) -> Path:
+        moved, store, shown_as = self.store.late_path(counts_in, site), self.store, self._shown_as(round_no)
+        if not moved.exists():
+            check_tensors(model, self.sharing.shared, shown_as)
+            base, now = store.aggregate_path(round_no - 1), store.aggregate_path(counts_in - 1)
+            move_on(model, base, now, self.sharing, moved, shown_as=shown_as)
+        return moved
+
+    def _shown_as(self, round_no: int) -> str:
+        return f"{names.MessageRef('update', self.run.run, round_no).path}/{names.SITE_MODEL}"
 
 
 class RoundEngine:
@@ -83,6 +99,7 @@ class RoundEngine:
         score: Callable[[Path, str], float | None],
         images: int,
         form: type[Reliability] = Reliability,
+        counts_in: int | None = None,
     ) -> Scored:
         """Check one answer by itself.
 
@@ -92,6 +109,7 @@ class RoundEngine:
                 that is not a model of the run.
             images: on how many the site has said that it trains.
             form: of ``reliability.yaml``.
+            counts_in: the round that it counts in, as a model that ``late.move_on`` makes; None: its own, as it came.
 
         Returns:
             What came out, or the reason why it cannot count.
@@ -104,7 +122,7 @@ class RoundEngine:
                 theta, spent = check_answer(message, file, self._run, self._sharing, self._method, form=form)
                 if trains:
                     # 2. Its model holds the run's tensors, and is scored.
-                    files = self.files(site, ref.round_no, file)
+                    files = self.files(site, ref.round_no, file, counts_in=counts_in)
                     scored = score(files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
                     # 3. What came beside the model can follow from how far training has moved that.
                     self._aggregation.require_plausible(ref, site, files, images)
@@ -112,13 +130,15 @@ class RoundEngine:
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
         return Scored(score=_text(scored), theta=_text(theta), epsilon=_text(spent), reason="")
 
-    def files(self, site: str, round_no: int, file: Callable[[str], Path]) -> dict[str, Path]:
+    def files(
+        self, site: str, round_no: int, file: Callable[[str], Path], *, counts_in: int | None = None
+    ) -> dict[str, Path]:
         """Return a site's tensor files of a round in the plain form, by group; arguments as for ``check``.
 
         Raises:
             RejectedError: its model does not hold the run's tensors in the run's form.
         """
-        return self._plain_files.of(site, round_no, file)
+        return self._plain_files.of(site, round_no, file, counts_in=counts_in)
 
     def together(
         self,
@@ -139,6 +159,7 @@ class RoundEngine:
         limit: float | None,
         answer: Callable[[str], Answer],
         withdrawn: Collection[str] = (),
+        late: Mapping[str, Late] = NONE_LATE,
     ) -> dict[str, Verdict]:
         """Return the verdict on each site that the round asked, with its weight.
 
@@ -147,9 +168,17 @@ class RoundEngine:
             limit: what a score must exceed.
             answer: of a site whose answer passed the checks.
             withdrawn: the sites that have left the run.
+            late: what the checks gave of answers to the round before, by site.
         """
         return decide(
-            self._run, round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn, aggregation=self._aggregation
+            self._run,
+            round_no,
+            scored,
+            limit=limit,
+            answer=answer,
+            withdrawn=withdrawn,
+            aggregation=self._aggregation,
+            late=late,
         )
 
     def combine(
@@ -176,8 +205,7 @@ class RoundEngine:
 
 def given_weights(verdicts: Mapping[str, Verdict]) -> dict[str, float]:
     """Return the weights above 0 of a round, by site; in (0, 1]."""
-    given = {site: finite(verdict.weight) for site, verdict in verdicts.items() if verdict.weight is not None}
-    return {site: weight for site, weight in given.items() if weight > 0}
+    return {site: verdict.share for site, verdict in verdicts.items() if verdict.share > 0}
 
 
 def _text(number: float | None) -> str | None:

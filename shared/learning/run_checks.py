@@ -14,6 +14,9 @@ from shared.learning.tasks.contract import Task
 from shared.learning.tasks.terms import EXTERNAL, Options
 from shared.plurals import pluralize
 
+_MOVES_ON = ("mean", "fedavg", "fedprox", "fedbn", "fedrep")
+"""The methods whose aggregate is a mean of models, and nothing follows from an answer but that."""
+
 
 def check_together(run: RunConfiguration) -> None:
     """Demand that a run's method is one for a federation, and fits its task's optimizer, whom its rounds ask, and how
@@ -37,6 +40,7 @@ def check_together(run: RunConfiguration) -> None:
         problems.append(f"stop_after: {why}: leave it out")
     problems += _against_baseline(run, method)
     problems += _against_pairs(run, task, method)
+    problems += [] if run.late is None else _against_late(run)
     problems += [] if run.rounds else _against_scoring_alone(run, task, method)
     if method.needs_sgd and options.optimizer != "sgd":
         why = "computes with step sizes, which SGD alone has"
@@ -102,6 +106,27 @@ def _against_pairs(run: RunConfiguration, task: Task, method: Method) -> list[st
     if not may_be_paired(task, method) or run.sites_per_round is not None:
         why = "each site scores whole models and the first, and here not all receive them whole, or in round 1"
         problems.append(f"paired: {why}; leave it out")
+    return problems
+
+
+def _against_late(run: RunConfiguration) -> list[str]:
+    """Return why an answer that comes late cannot count in the next round, a sentence each."""
+    problems = []
+    if run.method not in _MOVES_ON:
+        known = ", ".join(_MOVES_ON)
+        why = f"by {run.method} more follows from an answer than a mean, and that of its own round"
+        problems.append(f"late: {why}; leave it out, or take one of {known}")
+    if run.combination.rule != "mean":
+        why = f"{run.combination.rule} compares models of one round, and a late one began from another"
+        problems.append(f"late: {why}; leave it out, or take mean")
+    if run.keep == "last 1":
+        why = "a late answer is a difference to the aggregate before the last, which `last 1` has removed"
+        problems.append(f"keep: {why}; say `last 2`, or leave late out")
+    if run.sites_per_round is not None:
+        why = "the next round's verdict tells what became of a late answer, and not all sites are asked there"
+        problems.append(f"late: {why}; leave it, or sites_per_round, out")
+    if run.rounds <= 1:
+        problems.append("late: there is no next round that trains; leave it out, or set rounds to 2 or more")
     return problems
 
 

@@ -7,6 +7,7 @@ rounds/0007/own/SITE.safetensors            the next global model of one site, w
 rounds/0007/state-GROUP.safetensors         what a method has beside the model
 rounds/0007/settled-GROUP.safetensors       what goes with the aggregate of round 6, should it be chosen
 rounds/0007/answers/SITE/model.safetensors  a site's model in the plain form, where it came in another
+rounds/0007/late/SITE.safetensors           a site's model of round 6 as it counts here, where it came late
 final/model.safetensors                     the chosen model
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 from shared.exchange import names
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.records.values import DecimalText, Record, Sentence
+from shared.exchange.records.values import DecimalText, Digest, Record, Sentence
 
 
 class Scored(Record):
@@ -28,6 +29,13 @@ class Scored(Record):
     theta: DecimalText | None
     epsilon: DecimalText | None = None
     reason: Sentence
+
+
+class Late(Record):
+    """What the check of an answer to the round before gave, which came once that was closed; ``update``: its digest."""
+
+    update: Digest
+    scored: Scored
 
 
 class RunFiles(ABC):
@@ -78,6 +86,10 @@ class RunFiles(ABC):
     def answer_path(self, round_no: int, site: str) -> Path:
         """Return a site's model in the plain form. Paths of several are in the order of the sites' folders."""
         return self._round(round_no) / "answers" / site / names.SITE_MODEL
+
+    def late_path(self, round_no: int, site: str) -> Path:
+        """Return a site's model of the round before as it counts in this one."""
+        return self._round(round_no) / "late" / f"{site}{names.WEIGHTS_SUFFIX}"
 
     @property
     def final_model(self) -> Path:

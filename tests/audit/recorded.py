@@ -31,11 +31,13 @@ from shared.exchange.weights import TensorFile, entry_of, write_tensors
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.answers import decide, limit_below, together
 from shared.learning.choice import choose
+from shared.learning.late import move_on
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
 from shared.learning.methods.scaffold import CONTROL
 from shared.learning.model_files import round_tensors
-from shared.learning.run_files import Scored
+from shared.learning.round_engine import given_weights
+from shared.learning.run_files import Late, Scored
 from shared.learning.schedules import round_configuration
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
@@ -51,6 +53,7 @@ class Recorded:
         verdict: changes a verdict before it is signed, as an aggregator that lies would.
         aggregate: changes the next global model, likewise; a path of a plain file.
         agree_late: sites that agree only after the first round.
+        late: answers that come only once their round is closed, each by its site and round.
     """
 
     def __init__(
@@ -61,9 +64,11 @@ class Recorded:
         verdict: Callable[[Verdict], Verdict] = lambda verdict: verdict,
         aggregate: Callable[[Path], None] = lambda path: None,
         agree_late: Collection[str] = (),
+        late: Collection[tuple[str, int]] = (),
     ) -> None:
         self.home, self.run, self.folders = home, run, home / "folders"
-        self._verdict, self._aggregate, self._agree_late = verdict, aggregate, agree_late
+        self._verdict, self._aggregate, self._agree_late, self._late = verdict, aggregate, agree_late, late
+        self._came_late: dict[str, Path] = {}
         task, self._method = task_named(run.task), open_method(run.method, run.method_options)
         self._network: nn.Module = build_network(
             task, self._method, task.options(run.task_options), 2, run_seed=run.seed
@@ -135,8 +140,10 @@ class Recorded:
         sender = site if ref.is_from_site else AGGREGATOR
         sent = [message for message in self.messages.values() if message.manifest.site == site]
         read = [message for message in sent if message.ref.is_from_site]
+        answered: str | None
         if ref.answers:
-            answered = self.messages[site, ref.answers].digest
+            answers = self.messages.get((site, ref.answers))
+            answered = answers.digest if answers else None
         elif read:
             answered = read[-1].digest
         else:
@@ -176,16 +183,26 @@ class Recorded:
         run, trains = self.run, number <= self.run.rounds
         asked = tuple(site for site in run.sites if number > 1 or site not in self._agree_late)
         self.store.ask(number, asked, asked)
-        answers, scored = {}, {}
+        answers: dict[str, Answer] = {}
+        scored: dict[str, Scored | None] = {}
+        late: dict[str, Late] = {}
         for site in asked:
-            answers[site], told = self._exchange(site, number, trains=trains)
-            scored[site] = told
+            self._ask(site, number)
+            if (site, number) not in self._late:
+                answers[site], scored[site] = self._answer(site, number, trains=trains)
+                continue
+            scored[site] = None
+            if run.late and trains and site in self._came_late:
+                answers[site], late[site] = self._counted_late(site, number)
+        self._came_late.clear()
         limit, answer, aggregation = self._limit(trains=trains), answers.__getitem__, self._aggregation
         found = together(run, number, scored, limit=limit, answer=answer, aggregation=aggregation)
-        decided = decide(run, number, found, limit=limit, answer=answer, withdrawn=(), aggregation=aggregation)
+        decided = decide(
+            run, number, found, limit=limit, answer=answer, withdrawn=(), aggregation=aggregation, late=late
+        )
         self._verdicts[number] = {site: self._verdict(verdict) for site, verdict in decided.items()}
-        weights = {site: float(verdict.weight or 0) for site, verdict in self._verdicts[number].items()}
-        weights = {site: weight for site, weight in weights.items() if weight > 0}
+        told = given_weights(self._verdicts[number])
+        weights = {site: weight for site, weight in told.items() if site in answers}
         if trains and weights:
             self._aggregation.aggregate(number, {site: answers[site] for site in weights}, weights)
             self._aggregate(self.store.aggregate_path(number))
@@ -193,6 +210,17 @@ class Recorded:
             self._aggregation.leave(number)
         for site, verdict in self._verdicts[number].items():
             self._send(site, MessageRef("verdict", run.run, number), {names.VERDICT: canonical(verdict.model_dump())})
+            if (site, number) in self._late:
+                self._came_late[site] = self._answer(site, number, trains=trains)[0].files[MODEL]
+
+    def _counted_late(self, site: str, number: int) -> tuple[Answer, Late]:
+        """Have an answer to the round before count in this one."""
+        base, now = (self.store.aggregate_path(aggregate) for aggregate in (number - 2, number - 1))
+        moved, update = self.store.late_path(number, site), MessageRef("update", self.run.run, number - 1)
+        move_on(self._came_late[site], base, now, self._listed, moved, shown_as=site)
+        scored = Scored(score=str(SCORE), theta=None, reason="")
+        images = 20 + 10 * self.run.sites.index(site)
+        return Answer({MODEL: moved}, images), Late(update=self.messages[site, update].digest, scored=scored)
 
     def _limit(self, *, trains: bool) -> float | None:
         """What a score must exceed; of an aggregate, ``LAST`` is the score."""
@@ -201,8 +229,8 @@ class Recorded:
             return tolerance
         return limit_below(LAST, tolerance) if trains else None
 
-    def _exchange(self, site: str, number: int, *, trains: bool) -> tuple[Answer, Scored]:
-        """One site gets a round and answers: every tensor moved by a draw of its own."""
+    def _ask(self, site: str, number: int) -> None:
+        """One site gets a round."""
         run, aggregate = self.run, self.store.aggregate_for(number - 1, site)
         to_site: dict[str, bytes | Path] = {
             names.ROUND_CONFIGURATION: dump_yaml(round_configuration(run, number, site)),
@@ -211,6 +239,10 @@ class Recorded:
         for group in self._listed.to_site:
             to_site[names.state_file(group)] = self.store.state_path(number - 1, group)
         self._send(site, MessageRef("round", run.run, number), to_site)
+
+    def _answer(self, site: str, number: int, *, trains: bool) -> tuple[Answer, Scored]:
+        """It answers: every tensor moved by a draw of its own."""
+        run, aggregate = self.run, self.store.aggregate_for(number - 1, site)
         rate = round_configuration(run, number, site).learning_rate
         row = MetricsRow(number, 0, "validation", "10", rate, 0.5, {self._score_name: 0.5 + 0.01 * number})
         table = write_metrics([row])

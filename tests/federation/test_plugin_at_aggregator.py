@@ -20,10 +20,11 @@ from aggregator.setup import KEY_FILE
 from aggregator.store import RunStore
 from shared.errors import PluginError
 from shared.exchange.records.run import BelowLast, Plugin
+from shared.exchange.records.verdicts import CameLate
 from shared.learning import plugins
 from shared.learning.aggregation import Answer
 from shared.learning.methods.contract import MODEL
-from shared.learning.run_files import Scored
+from shared.learning.run_files import Late, Scored
 from tests.canary import password_of
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, own_logins, run_configuration
@@ -205,6 +206,10 @@ def test_it_holds_up_neither_a_site_s_verdict_nor_a_run_that_is_stopped(
     omitted = work.verdicts(1, checked, limit=0.5, answer=answer, withdrawn=[])["north"]
     assert (omitted.status, omitted.weight) == ("omitted", None)
     assert omitted.reason == f"plug-in dropfed-shaky 0.1.0, weighing the answers of round 1: {said}"
+    late = {"north": Late(update="ab" * 32, scored=checked["north"])}
+    none = work.verdicts(1, {"north": None}, limit=0.5, answer=answer, withdrawn=[], late=late)["north"]
+    told = CameLate(update="ab" * 32, score="0.9", weight="1.0", reason="score 0.9000 exceeds the tolerance 0.5")
+    assert (none.status, none.weight, none.late) == ("late", None, told)
     accepted = omitted.model_copy(update={"status": "accepted", "weight": "1.0"})
     with pytest.raises(OverflowError, match=f"combining the models of round 1: {said}"):
         work.combine(1, {"north": accepted}, answer)

@@ -12,19 +12,20 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from aggregator import rounds
-from aggregator.facts import run_facts, site_facts
+from aggregator.facts import late_answer, run_facts, site_facts
 from aggregator.store import withdrawal_of
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.learning.answers import SOUND, UNANSWERED, decide
-from shared.learning.run_files import Scored
+from shared.learning.run_files import Late, Scored
 from tests.federation.running import run_configuration
 from tests.model_check.exchanges import Known, known_at_desk
-from tests.model_check.properties import expect
+from tests.model_check.properties import check_counted, expect
 from tests.model_check.rules import Rules
 from tests.model_check.state import RUN, SITES, Desk, Director, Folder, Sent, Told
 
 DEADLINE_S = 3600.0
+_ANY_DIGEST = "0" * 64
 FOR_RUN = (rounds.OpenRound, rounds.AskMore, rounds.CloseRound, rounds.Aggregate, rounds.ChooseFinal, rounds.Abort)
 
 
@@ -49,6 +50,7 @@ def configuration(rules: Rules) -> RunConfiguration:
         sites=list(SITES),
         rounds=rules.rounds,
         tolerance=None,
+        late="next" if rules.late_counts_next else None,
         quorum=rules.quorum,
         sites_per_round=rules.sites_per_round,
         consent_deadline_hours=DEADLINE_S / 3600,
@@ -218,7 +220,7 @@ def does(office: Office) -> Found:
     match office.director.due:
         case "OpenRound":
             director = director._replace(round_no=director.round_no + 1, closed=False, aggregated=False, overdue=False)
-            desks = {site: _opened(desk) for site, desk in desks.items()}
+            desks = {site: _opened(desk, office.rules) for site, desk in desks.items()}
         case "AskMore":
             director = director._replace(overdue=False)
             desks = {site: _asked_too(desk) for site, desk in desks.items()}
@@ -245,13 +247,16 @@ _FORGOTTEN = _UNLOOKED | {"asked_stop_look": False, "stop_looked": False, "has_n
 def _ended(desks: dict[str, Desk]) -> dict[str, Desk]:
     """What nothing depends on any more once the run is over, in one form."""
     return {
-        site: desk._replace(takes_part=False, scored=False, status="", had_left=False, **_FORGOTTEN)
+        site: desk._replace(
+            takes_part=False, scored=False, status="", had_left=False, was_late=False, counted=(), **_FORGOTTEN
+        )
         for site, desk in desks.items()
     }
 
 
-def _opened(desk: Desk) -> Desk:
-    return desk._replace(takes_part=desk.chosen, chosen=False, scored=False, status="", **_UNLOOKED)
+def _opened(desk: Desk, rules: Rules) -> Desk:
+    was_late = rules.late_counts_next and (desk.status == "late" or rules.late_counts_anyway)
+    return desk._replace(takes_part=desk.chosen, chosen=False, scored=False, status="", was_late=was_late, **_UNLOOKED)
 
 
 def _asked_too(desk: Desk) -> Desk:
@@ -271,8 +276,8 @@ class _AnyModel:
 
 
 def _closed(office: Office) -> dict[str, Desk]:
-    """The verdicts, by the daemon's own function."""
-    round_no = office.director.round_no
+    """The verdicts, by the daemon's own functions."""
+    run, round_no = configuration(office.rules), office.director.round_no
     participants = [site for site, desk in office.desks.items() if desk.takes_part]
     update = MessageRef("update", RUN, round_no)
     scored = {}
@@ -280,15 +285,20 @@ def _closed(office: Office) -> dict[str, Desk]:
         refused = office.known[site].refusal(update)
         score = Scored(score=None, theta=None, reason=refused or "")
         scored[site] = score if office.desks[site].scored else None
+    late = {}
+    for site in participants:
+        if late_answer(office.known[site], run, round_no, was_late=office.desks[site].was_late) is not None:
+            late[site] = Late(update=_ANY_DIGEST, scored=Scored(score=None, theta=None, reason=""))
     any_model: Any = _AnyModel()
     verdicts = decide(
-        configuration(office.rules),
+        run,
         round_no,
         scored,
         limit=None,
         answer=lambda site: site,  # type: ignore[arg-type,return-value]
         withdrawn={site for site in participants if withdrawal_of(office.known[site], RUN) is not None},
         aggregation=any_model,
+        late=late,
     )
     for site, verdict in verdicts.items():
         counts = verdict.status in SOUND
@@ -298,6 +308,10 @@ def _closed(office: Office) -> dict[str, Desk]:
     desks = dict(office.desks)
     for site, verdict in verdicts.items():
         desks[site] = desks[site]._replace(status=verdict.status)
+        if office.rules.late_counts_next and verdict.share > 0:
+            of_round = round_no - 1 if verdict.late else round_no
+            desks[site] = desks[site]._replace(counted=(*desks[site].counted, (of_round, round_no)))
+            check_counted(desks[site].counted)
     return desks
 
 

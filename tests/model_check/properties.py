@@ -23,6 +23,17 @@ def expect(condition: bool, otherwise: str) -> None:
         raise ViolationError(otherwise)
 
 
+def check_counted(counted: tuple[tuple[int, int], ...]) -> None:
+    """Check which of a site's answers have counted, each with its round and the round that it counted in.
+
+    Raises:
+        ViolationError: one did twice, or otherwise than in its round or the one after.
+    """
+    own = [of_round for of_round, _ in counted]
+    expect(len(own) == len(set(own)), "an update counts twice")
+    expect(all(of_round <= in_round <= of_round + 1 for of_round, in_round in counted), "an update counts too late")
+
+
 def check_end(director: Director, folder: Folder, rules: Rules) -> None:
     """Check one folder when the run is over, the folder says so, and its site has read all of it.
 

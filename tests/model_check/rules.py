@@ -30,6 +30,8 @@ class Rules:
         trouble: folders cannot be reached while a stop waits.
         sites: how many of the two sites may join at all.
         is_reduced: explore the model of ``reduced.py``.
+        late_counts_next: the run has ``late: next``.
+        late_counts_anyway: as it must not be: an answer counts in the next round, whatever its own verdict said.
         rounds_need_no_look: as it was: a round is signed without a look into the folder.
         aborts_untold: as it was: nobody is told of a run that was aborted.
         crossings_undefined: as it was: a withdrawal counts for whoever has it, whatever the end had read.
@@ -50,6 +52,8 @@ class Rules:
     trouble: bool = True
     sites: int = 2
     is_reduced: bool = False
+    late_counts_next: bool = False
+    late_counts_anyway: bool = False
     rounds_need_no_look: bool = False
     aborts_untold: bool = False
     crossings_undefined: bool = False

@@ -76,6 +76,9 @@ class Desk(NamedTuple):
         shown: what the property about looks is held against: whether a look since the round was opened has come, and
             has shown a withdrawal.
         had_left: the withdrawal was in the folder when the round was opened.
+        was_late: by its verdict in the round before.
+        counted: what the property about late answers is held against: each answer of the site that counted, by its
+            round, with the round that it counted in.
     """
 
     enrolled: bool = False
@@ -98,6 +101,8 @@ class Desk(NamedTuple):
     chosen: bool = False
     shown: Literal["", "nothing", "withdrawal"] = ""
     had_left: bool = False
+    was_late: bool = False
+    counted: tuple[tuple[int, int], ...] = ()
 
 
 class Folder(NamedTuple):

@@ -12,6 +12,13 @@ from tests.model_check.explorer import Exploration, beginning, steps
 from tests.model_check.properties import ViolationError
 from tests.model_check.rules import Rules
 
+_DEADLINES_ALONE: dict[str, bool] = dict.fromkeys(
+    (
+        *("looks_may_miss", "poison", "rotations", "withdrawals"),
+        *("pauses", "stops", "crashes", "trouble"),
+    ),
+    False,
+)
 PARTS = {
     "one folder, a round and the closing one, all accidents, each as often as it likes": (
         Rules(is_reduced=True, sites=1, rounds=1),
@@ -20,6 +27,10 @@ PARTS = {
     "two folders, a round and the closing one, looks that miss anything, crashes, deadlines": (
         Rules(is_reduced=True, rounds=1, poison=False, pauses=False, stops=False, withdrawals=False),
         24_000,
+    ),
+    "two folders, two rounds and the closing one, late answers that count in the next, deadlines": (
+        Rules(is_reduced=True, late_counts_next=True, **_DEADLINES_ALONE),
+        91_000,
     ),
     "one folder, a round and the closing one, each single step, withdrawals, stops, deadlines": (
         Rules(sites=1, rounds=1, poison=False, rotations=False, pauses=False, trouble=False, crashes=False),
@@ -55,6 +66,15 @@ GAPS = {
         "north: site reads final",
     ),
 }
+
+
+def test_an_answer_that_counted_and_would_again_is_found() -> None:
+    """So the property can fail: by an aggregator that does not ask what the answer's own verdict was."""
+    rules = Rules(is_reduced=True, late_counts_next=True, late_counts_anyway=True, **_DEADLINES_ALONE)
+    found = Exploration(rules).run()
+    assert found.counterexample is not None
+    assert found.counterexample.what == "an update counts twice"
+    assert found.counterexample.trace[-1][0] == "aggregator: decides", "and then the second round closes"
 
 
 @pytest.mark.parametrize("gap", GAPS)

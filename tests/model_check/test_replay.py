@@ -39,6 +39,22 @@ def test_a_gap_that_a_look_meets_is_played_too(rotations: bool) -> None:
     assert any(map(_is_in_trouble, walk.been))  # where folders can always be reached, by a gap alone
 
 
+def _towards_lateness(step: Step) -> float:
+    """Have south be slow, and deadlines pass."""
+    name, _, _ = step
+    if "signs no" in name:
+        return 1e-6
+    return 0.3 if "deadline" in name or "south: site" in name else 1.0
+
+
+def test_an_answer_that_counts_in_the_next_round_is_played_too() -> None:
+    kinds = ("poison", "rotations", "crashes", "pauses", "trouble", "stops", "withdrawals", "looks_may_miss")
+    walk = walked(6, Rules(rounds=2, late_counts_next=True, **dict.fromkeys(kinds, False)), _towards_lateness)
+    assert walk.has_ended
+    counted = {pair for state in walk.been for folder in state.folders for pair in folder.desk.counted}
+    assert (1, 2) in counted, "the answer to round 1, in round 2"
+
+
 def test_a_model_that_says_otherwise_is_found_out() -> None:
     """By one that has a round signed without a look into the folder."""
     calm = {"poison": False, "rotations": False, "withdrawals": False, "pauses": False, "stops": False}

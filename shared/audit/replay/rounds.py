@@ -20,14 +20,14 @@ from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Consent, Reliability
 from shared.exchange.records.run import BelowLast
 from shared.exchange.records.values import decimal_text
-from shared.exchange.records.verdicts import Verdict
+from shared.exchange.records.verdicts import CameLate, Verdict
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.learning.aggregation import Aggregation, Answer
 from shared.learning.answers import SOUND, UNANSWERED, passes
 from shared.learning.methods.contract import MODEL, Groups, Method
 from shared.learning.round_engine import RoundEngine, given_weights
-from shared.learning.run_files import Scored
+from shared.learning.run_files import Late, Scored
 from shared.learning.tolerance import HeldOutSet, load_checked
 from shared.plurals import pluralize
 
@@ -44,6 +44,7 @@ class Round:
         asked: by site, the message that asked it.
         verdicts: by site.
         answers: by site, the answer that its verdict is on.
+        late: by site, its answer to the round before, where the verdict tells of that.
         gone: why the tensor files of a site cannot be looked at.
     """
 
@@ -51,6 +52,7 @@ class Round:
     asked: dict[str, Message] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     answers: dict[str, Message] = field(default_factory=dict)
+    late: dict[str, Message] = field(default_factory=dict)
     gone: dict[str, str] = field(default_factory=dict)
 
 
@@ -68,7 +70,17 @@ def find_round(readings: Mapping[str, Reading], run: str, number: int) -> Round:
         answer = reading.messages.get(answered)
         if answer is not None and reading.messages[settled].manifest.in_reply_to == answer.digest:
             found.answers[site] = answer
+        elif verdict.late is not None and (late := _late(reading, run, number, verdict.late)) is not None:
+            found.late[site] = late
     return found
+
+
+def _late(reading: Reading, run: str, number: int, told: CameLate) -> Message | None:
+    """Return the answer to the round before that a verdict tells of, if the verdict on it says that it came late."""
+    answer = reading.messages.get(MessageRef("update", run, number - 1))
+    before = reading.record_or_none(MessageRef("verdict", run, number - 1), Verdict)
+    was_late = before is not None and before.status == "late"
+    return answer if was_late and answer is not None and answer.digest == told.update else None
 
 
 class Replayer:
@@ -106,24 +118,35 @@ class Replayer:
         """Yield every step of a round."""
         with ExitStack() as opened:
             yield from self._round(found, opened)
-        self._models.forget(found.number - 1)
+        # An answer that comes late into the next round began from what this one began with.
+        self._models.forget(found.number - (2 if self._run.late else 1))
 
     def _round(self, found: Round, opened: ExitStack) -> Iterator[Step]:
         number, run = found.number, self._run
         if without_verdict := sorted(found.asked.keys() - found.verdicts.keys()):
             yield lacking(number, "verdicts", f"{', '.join(without_verdict)} has no verdict (yet)")
             return
-        paths = {site: self._open(site, message, found, opened) for site, message in found.answers.items()}
+        named = {**found.answers, **found.late}
+        paths = {site: self._open(site, message, found, opened) for site, message in named.items()}
         answers: dict[str, Answer] = {}
         scored: dict[str, Scored | None] = {}
+        late: dict[str, Late] = {}
         for site, verdict in found.verdicts.items():
-            if site not in found.answers:
-                scored[site] = self._unanswered(verdict)
+            if site in found.answers:
+                scored[site] = yield from self._check(site, found, found.answers[site], paths[site], answers)
                 continue
-            scored[site] = yield from self._check(site, found, paths[site], answers)
+            scored[site] = self._unanswered(verdict)
+            if site in found.late:
+                checked = yield from self._check(site, found, found.late[site], paths[site], answers)
+                late[site] = Late(update=found.late[site].digest, scored=checked)
+            elif verdict.late is not None:
+                what = f"answer of {site} to round {number - 1}, which came late"
+                yield Step(
+                    number, what, "differs", "it is told of, and is not here, or has a verdict that says otherwise"
+                )
         limit = yield from self._limit(found)
         scored, untried = self._together(found, scored, answers, limit)
-        yield from self._verdicts(found, scored, answers, limit, untried)
+        yield from self._verdicts(found, scored, answers, limit, untried, late=late)
         sound = {site: answers[site] for site in answers if (each := scored[site]) is not None and not each.reason}
         yield from self._settle(found, sound)
         if number <= run.rounds:
@@ -151,42 +174,60 @@ class Replayer:
         return Scored(score=None, theta=None, reason=verdict.reason or "refused")
 
     def _check(
-        self, site: str, found: Round, paths: Mapping[str, Path], answers: dict[str, Answer]
+        self, site: str, found: Round, message: Message, paths: Mapping[str, Path], answers: dict[str, Answer]
     ) -> Generator[Step, None, Scored]:
         """Check one answer as the aggregator does.
+
+        Args:
+            message: the answer: to this round, or one to the round before that came late.
 
         Returns:
             What came out; with the score as told where it cannot be measured.
         """
-        number, run, message, told = found.number, self._run, found.answers[site], found.verdicts[site]
-        trains = number <= run.rounds
-        if self._run.wire.difference and trains and not self._models.aggregate_for(number - 1, site).exists():
-            found.gone.setdefault(site, f"it is the difference to aggregate {number - 1}, which is not here")
-        if trains and not self._aggregation.can_compare(number, site):
-            found.gone.setdefault(site, f"what it received in round {number} is not here")
+        number, told, of_round = found.number, found.verdicts[site], message.ref.round_no
+        what = f"answer of {site}" if of_round == number else f"answer of {site} to round {of_round}, which came late"
+        trains, counts_in = number <= self._run.rounds, None if of_round == number else number
+        late = told.late if counts_in else None
+        told_score = late.score if late else told.score
+        if self._run.wire.difference and trains and not self._models.aggregate_for(of_round - 1, site).exists():
+            found.gone.setdefault(site, f"it is the difference to aggregate {of_round - 1}, which is not here")
+        if trains and not self._aggregation.can_compare(of_round, site):
+            found.gone.setdefault(site, f"what it received in round {of_round} is not here")
+        if counts_in and not self._has_both(of_round - 1, number - 1):
+            found.gone.setdefault(site, f"aggregate {of_round - 1} or {number - 1} is not here")
         if site in found.gone:
-            yield lacking(number, f"answer of {site}", found.gone[site])
+            yield lacking(number, what, found.gone[site])
             answers[site] = self._answer(site, self._by_group(paths), told.theta)
-            return Scored(score=told.score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(told))
-        form = protocol_1.Reliability if message.manifest.protocol == 1 else Reliability
-        images = self._images(site)
-        scored = self._engine.check(message, site, paths.__getitem__, score=self._look_into, images=images, form=form)
+            return Scored(score=told_score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(late or told))
+        scored = self._engine.check(
+            message,
+            site,
+            paths.__getitem__,
+            score=self._look_into,
+            images=self._images(site),
+            form=protocol_1.Reliability if message.manifest.protocol == 1 else Reliability,
+            counts_in=counts_in,
+        )
         if scored.reason:
-            yield Step(number, f"answer of {site}", "same" if told.status == "omitted" else "differs", scored.reason)
+            is_omitted = late.weight is None if late else told.status == "omitted"
+            yield Step(number, what, "same" if is_omitted else "differs", scored.reason)
             return scored
-        files = self._engine.files(site, number, paths.__getitem__)
+        files = self._engine.files(site, of_round, paths.__getitem__, counts_in=counts_in)
         answers[site] = self._answer(site, files, scored.theta)
         if trains:
-            yield from self._score(site, found, files[MODEL], f"{message.ref.path}/{names.SITE_MODEL}")
-        return scored.model_copy(update={"score": told.score if trains else None})
+            yield from self._score(site, found, told_score, files[MODEL], f"{message.ref.path}/{names.SITE_MODEL}")
+        return scored.model_copy(update={"score": told_score if trains else None})
+
+    def _has_both(self, *aggregates: int) -> bool:
+        return all(self._models.aggregate_path(aggregate).exists() for aggregate in aggregates)
 
     def _look_into(self, model: Path, shown_as: str) -> None:
         """Demand a model of the run; what it scores is measured where the held-out images are, and compared there."""
         load_checked(self._network, self._sharing.shared, model, shown_as)
 
-    def _score(self, site: str, found: Round, model: Path, shown_as: str) -> Iterator[Step]:
+    def _score(self, site: str, found: Round, told: str | None, model: Path, shown_as: str) -> Iterator[Step]:
         """Measure a score again, if the held-out images are here."""
-        told, what = found.verdicts[site].score, f"score of {site}"
+        what = f"score of {site}"
         if self._run.tolerance is None:
             return
         if told is None:
@@ -258,6 +299,8 @@ class Replayer:
         answers: Mapping[str, Answer],
         limit: float | None,
         untried: str | None,
+        *,
+        late: Mapping[str, Late],
     ) -> Iterator[Step]:
         """Yield what was decided about each site, and its weight.
 
@@ -265,6 +308,7 @@ class Replayer:
             limit: what a score had to exceed.
             untried: why the answers could not be tried together, if they could not: one that was left out for what
                 comes of it with the others then cannot be told from one that should have counted.
+            late: what came out of answers to the round before.
         """
         number, run = found.number, self._run
         yield from self._by_the_clock(found)
@@ -276,7 +320,8 @@ class Replayer:
             yield lacking(number, "weights", why)
             return
         left = {site for site, verdict in found.verdicts.items() if verdict.status == "withdrawn"}
-        decided = self._engine.decide(number, scored, limit=limit, answer=answers.__getitem__, withdrawn=left)
+        answer = answers.__getitem__
+        decided = self._engine.decide(number, scored, limit=limit, answer=answer, withdrawn=left, late=late)
         left_out = [site for site, verdict in decided.items() if _is_left_out(found.verdicts[site], verdict)]
         if untried is not None and left_out:
             yield lacking(number, "weights", untried)
@@ -284,10 +329,23 @@ class Replayer:
         for site, verdict in decided.items():
             told = found.verdicts[site]
             if site not in found.answers:
+                if told.late is not None and verdict.late is not None:
+                    yield _compared_late(number, site, told.late, verdict.late)
                 continue
             differing = [
                 f"{name} is told as {getattr(told, name)}, and is {getattr(verdict, name)}"
-                for name in ("run", "round", "site", "status", "score", "tolerance", "theta", "weight", "epsilon")
+                for name in (
+                    "run",
+                    "round",
+                    "site",
+                    "status",
+                    "score",
+                    "tolerance",
+                    "theta",
+                    "weight",
+                    "epsilon",
+                    "late",
+                )
                 if getattr(told, name) != getattr(verdict, name)
             ]
             detail = "; ".join(differing) or _shown(verdict)
@@ -350,14 +408,14 @@ class Replayer:
     def _missing_of_shares(self, found: Round) -> str | None:
         """What the shares in a round follow from and is not here, or may not be; None where nothing is missing."""
         for site, verdict in sorted(found.verdicts.items()):
-            if verdict.status not in SOUND:
+            if verdict.status not in SOUND and not verdict.share:
                 continue
-            if site not in found.answers:
+            if site not in found.answers and site not in found.late:
                 return f"the answer of {site}, which was accepted, is not here"
             if self._consent(site) is None:
                 return f"the consent of {site} cannot be read here"
         absent = sorted(set(self._run.sites) - self._readings.keys())
-        total = sum(finite(verdict.weight or "0.0") for verdict in found.verdicts.values())
+        total = sum(verdict.share for verdict in found.verdicts.values())
         if not absent or (abs(total - 1) < _ROUNDING and self._run.combination.rule != "krum"):
             return None
         return f"what {', '.join(absent)} sent cannot be read here, and may have had a share"
@@ -401,10 +459,19 @@ class Replayer:
         return f"round {number + 1} brought {', '.join(sorted(said))}; computed here is {made}, in the plain form"
 
 
-def _reason_of(told: Verdict) -> str:
+def _compared_late(number: int, site: str, told: CameLate, computed: CameLate) -> Step:
+    """Return whether what a verdict tells of the answer to the round before is what comes out of that here."""
+    parts = {name: (getattr(told, name), getattr(computed, name)) for name in ("score", "weight")}
+    differing = [f"{name} is told as {one}, and is {other}" for name, (one, other) in parts.items() if one != other]
+    detail = "; ".join(differing) or (f"it counts here, weight {told.weight}" if told.weight else told.reason)
+    what = f"verdict on the answer of {site} to round {number - 1}"
+    return Step(number, what, "differs" if differing else "same", detail)
+
+
+def _reason_of(told: Verdict | CameLate) -> str:
     """Return why an answer that cannot be looked at was refused, as far as its verdict tells: it then has no score."""
-    is_refused = told.status == "omitted" and told.score is None
-    return told.reason or "refused" if is_refused else ""
+    is_omitted = told.weight is None if isinstance(told, CameLate) else told.status == "omitted"
+    return told.reason or "refused" if is_omitted and told.score is None else ""
 
 
 def _is_left_out(told: Verdict, computed: Verdict) -> bool:

@@ -162,16 +162,8 @@ class Start(Record):
 
 _LATER = frozenset(
     {
-        "tolerance_score",
-        "score_every",
-        "start",
-        "plugins",
-        "scores",
-        "stop_after",
-        "trainer",
-        "baseline",
-        "support",
-        "paired",
+        *("tolerance_score", "score_every", "start", "plugins", "scores", "stop_after", "trainer", "baseline"),
+        *("support", "paired", "late"),
     }
 )
 """Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
@@ -298,6 +290,10 @@ class RunConfiguration(Payload):
         bool,
         Field(description="whether sites compare each model with that of start; left out of a run that does not"),
     ] = False
+    late: Annotated[
+        Literal["next"] | None,
+        Field(description="next: an answer that comes once its round is closed counts in the next one; else in none"),
+    ] = None
     trainer: Annotated[
         ExternalTrainer | None, Field(description="a program outside dropfed; left out of a run that has none")
     ] = None

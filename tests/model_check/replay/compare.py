@@ -35,7 +35,7 @@ def compare(aggregator: AggregatorOnDisk, sites: dict[str, SiteOnDisk], state: S
         _compare_files(aggregator, name, folder)
         _compare_due(aggregator, name, folder.desk)
         if goes_on:
-            _compare_round(aggregator, name, folder.desk)
+            _compare_round(aggregator, name, folder.desk, rules)
             _compare_looks(aggregator, name, folder.desk)
         _compare_exchange(aggregator, name, folder, rules)
         if folder.hospital.comes:
@@ -112,14 +112,19 @@ def _compare_due(aggregator: AggregatorOnDisk, name: str, desk: Desk) -> None:
     _same(f"{name} is enrolled", aggregator.folder_syncs[name].channel is not None, desk.enrolled)
 
 
-def _compare_round(aggregator: AggregatorOnDisk, name: str, desk: Desk) -> None:
-    """What is recorded of a site in the newest round."""
+def _compare_round(aggregator: AggregatorOnDisk, name: str, desk: Desk, rules: Rules) -> None:
+    """What is recorded of a site in the newest round, and which of its answers have counted."""
     store = aggregator.store
     round_no = store.round_no
     verdict = (store.verdicts(round_no) or {}).get(name)
     _same(f"{name} takes part", name in store.participants(round_no), desk.takes_part)
     _same(f"{name} is scored", store.score(round_no, name) is not None, desk.scored)
     _same(f"verdict on {name}", verdict.status if verdict else "", desk.status)
+    if rules.late_counts_next:
+        verdicts = {number: (store.verdicts(number) or {}).get(name) for number in range(1, round_no + 1)}
+        counted = [(number, verdict) for number, verdict in verdicts.items() if verdict and verdict.share > 0]
+        found = tuple((number - 1 if verdict.late else number, number) for number, verdict in counted)
+        _same(f"answers of {name} that have counted", found, desk.counted)
 
 
 def _compare_looks(aggregator: AggregatorOnDisk, name: str, desk: Desk) -> None:

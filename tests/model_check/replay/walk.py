@@ -102,9 +102,9 @@ def some_rules(random: Random) -> Rules:
     """Some model of all, in which a run may start and end; each kind of accident is in two of three."""
     has = [random.random() < 2 / 3 for _ in range(7)]
     sites = random.choice((1, 2, 2))
-    quorum = random.choice((1, 2)) if sites == 2 else 1
+    quorum, rounds = random.choice((1, 2)) if sites == 2 else 1, random.choice((1, 2))
     return Rules(
-        rounds=random.choice((1, 2)),
+        rounds=rounds,
         quorum=quorum,
         sites_per_round=random.choice((None, 1)) if quorum == 1 else None,
         sites=sites,
@@ -116,6 +116,7 @@ def some_rules(random: Random) -> Rules:
         deadlines=has[4] or sites == 1,  # until which a run waits for the other
         crashes=has[5],
         trouble=has[6],
+        late_counts_next=rounds > 1,  # without two rounds that train there is no next
     )
 
 
