@@ -76,7 +76,7 @@ def make_sheet(work: Path, ledger: Mirror, site: SiteConfiguration, survey: Surv
     blocks = deal(before.division.blocks, here, fewest, bytes.fromhex(before.division.secret))
     units = [unit for block in find(survey.task, here, blocks, fewest).own.blocks.values() for unit in block]
     root = work / site.data[survey.task]
-    files, copies = _by_content(image_files(root))
+    files, copies = by_content(image_files(root))
     duplicates = sum(copies[content] for content in {content for unit in units for content in unit.contents})
     seen = measure(units, files, survey.classes, alive)
     if len(seen.read) < 2 * least:
@@ -204,7 +204,7 @@ def _intensity(pictures: Sequence[Picture], least: int) -> list[Any]:
     return bins(of_all.mean(0).tolist(), (of_all > 0).sum(0).tolist(), least)
 
 
-def _by_content(paths: Iterable[Path]) -> tuple[dict[str, Path], Counter[str]]:
+def by_content(paths: Iterable[Path]) -> tuple[dict[str, Path], Counter[str]]:
     """Return each content's first file, and of each how many copies lie in that file's own folder."""
     files: dict[str, Path] = {}
     copies: Counter[str] = Counter()

@@ -33,6 +33,9 @@ CANNOT = "its images could not be looked through; its own log says why"
 class SurveyWork:
     """Answers the newest survey.
 
+    Args:
+        folder: which raises what stands in the way at once, and does not wait for its end.
+
     Attributes:
         waits_for_people: whether a survey waits for a person's yes or no.
     """
@@ -97,6 +100,7 @@ class SurveyWork:
         if now - self._looked_at < LONGEST_PAUSES * self._configuration.poll_seconds:
             return False
         self._looked_at = now
+        self._folder.look_anew()
         return True
 
     def _notice(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -184,7 +183,7 @@ def _listed(work: Path) -> str:
 def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "exchange").mkdir()
     for mode in (0o777, 0o770, 0o711):
-        os.chmod(tmp_path / "exchange", mode)
+        (tmp_path / "exchange").chmod(mode)
         with pytest.raises(ActionRequiredError, match="can be entered by others than its owner: run `chmod 700"):
             open_exchange(tmp_path, "exchange")
     (tmp_path / "exchange").chmod(0o700)
