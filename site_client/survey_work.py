@@ -76,6 +76,8 @@ class SurveyWork:
         except Stopped:
             raise
         except Exception as error:
+            if self._stop.is_set():  # which cuts the line
+                return False
             self._is_in_trouble = True
             trouble = as_trouble(error, self._work)
             self._tell(str(trouble).rstrip("."), "surveys wait until that is mended, and all else goes on")
