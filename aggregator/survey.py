@@ -128,7 +128,8 @@ def _ask(work: Path, configuration: AggregatorConfiguration, name: str, task: st
         raise ActionRequiredError(f"{home} does not show that {name} is enrolled; launch a run, or ask again")
     survey = _survey(configuration.federation, name, _newest(ledger) + 1, task, classes)
     write_file(ledger.root / survey_path(survey.number), key.sign(survey.model_dump(mode="json")))
-    _publish(folder, ledger, survey.number)
+    for number in range(1, survey.number + 1):  # the site takes none before the one that somebody may have removed
+        _publish(folder, ledger, number)
     return Asked(name, survey)
 
 

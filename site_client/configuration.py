@@ -22,9 +22,9 @@ from shared.exchange.signing import open_signed
 from shared.exchange.trust import open_federation
 from shared.folder.address import folder_here
 from shared.folder.contract import Folder
-from shared.folder.durable import write_file
+from shared.folder.durable import disk_trouble, write_file
 from shared.folder.local import LocalFolder
-from shared.folder.lock import is_at_work, require_work
+from shared.folder.lock import is_at_work, require_private, require_work
 from shared.folder.login import Password
 from shared.folder.meter import TRANSFER, Direction, Meter
 from shared.folder.webdav import WebDavFolder
@@ -321,9 +321,17 @@ def open_folder(
 
 
 def open_exchange(work: Path, exchange: str) -> LocalFolder:
-    """Return the directory in which the daemon works where it has no network; made if it is not there."""
+    """Return the directory in which the daemon works where it has no network; made if it is not there.
+
+    Raises:
+        ActionRequiredError: it cannot be made, or others than its owner may enter it.
+    """
     root = work / exchange
-    root.mkdir(mode=0o700, exist_ok=True)
+    try:
+        root.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise disk_trouble(error, root) from error
+    require_private(root)
     return LocalFolder(root)
 
 

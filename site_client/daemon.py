@@ -103,7 +103,8 @@ class Daemon:
         self._enrolment = Enrolment(work, configuration, self._folder, channel, self._arrivals)
         self._round_work = RoundWork(work, configuration, channel, self._heartbeat, stop)
         self._consents = Consents(work, configuration, channel.ledger, self._round_work)
-        self._surveys = SurveyWork(work, configuration, self._folder, channel=channel, key=key, stop=stop)
+        at_once = ListedFolder(folder)  # what stands in a survey's way is not waited out: it would hold up the runs
+        self._surveys = SurveyWork(work, configuration, at_once, channel=channel, key=key, stop=stop)
         self._trouble = Trouble(logger, configuration.site, "goes on.")
 
     def run(self, *, once: bool = False) -> None:

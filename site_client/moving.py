@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
+from shared.doors import Refusal
 from shared.doors.numbers import whole
 from shared.errors import (
     ActionRequiredError,
@@ -25,16 +26,18 @@ from shared.errors import (
     Stopped,
 )
 from shared.exchange import names
+from shared.exchange.handovers import not_as_it_was_left
 from shared.exchange.inbox import noticed
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, RUNS, Kind, MessageRef, is_weights, ref_at
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.messages import Manifest
 from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.wire import FileEntry
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import digest_of, open_signed
-from shared.exchange.trust import Message, Peer
+from shared.exchange.trust import Message, Peer, open_federation
 from shared.folder.contract import Entry, Folder
-from shared.folder.durable import write_file
+from shared.folder.durable import disk_trouble, sync_file, write_file
 from shared.folder.forbearing import ForbearingFolder
 from shared.folder.listed import HAS_TAG, ListedFolder
 from shared.folder.local import LocalFolder
@@ -82,10 +85,10 @@ def move(work: Path, configuration: SiteConfiguration, stop: Event, *, once: boo
                 try:
                     has_moved = mover.move()
                     trouble.ends()
-                except DropfedError as error:
+                except (DropfedError, OSError) as error:
                     if once or isinstance(error, Stopped):
                         raise
-                    trouble.begins(error)
+                    trouble.begins(disk_trouble(error, work) if isinstance(error, OSError) else error)
                     has_moved = False
                 if has_moved:
                     polling.restart()
@@ -144,30 +147,57 @@ class Mover:
         return [*card, *_lasting_records(self._here, names.KEYS), *_lasting_records(self._here, names.SHEETS)]
 
     def _messages_here(self, *, from_site: bool) -> list[tuple[MessageRef, Manifest]]:
-        """Return where the daemon's messages lie, or the aggregator's, in the order in which they were signed."""
+        """Return where the daemon's messages lie, or the aggregator's, in the order in which they were signed.
+
+        Raises:
+            ActionRequiredError: one is not as it was left.
+        """
         found = []
         for run in _runs(self._here):
             for ref in _places(self._here, run):
                 if ref.is_from_site == from_site and (content := self._read_if_there(ref.manifest)) is not None:
-                    body, _ = open_signed(content)
-                    found.append((ref, check_record(body, Manifest, ref.manifest)))
+                    found.append((ref, self._manifest(ref, content)))
         return sorted(found, key=lambda each: each[1].seq)
 
+    def _manifest(self, ref: MessageRef, content: bytes) -> Manifest:
+        try:
+            body, _ = open_signed(content)
+            return check_record(body, Manifest, ref.manifest)
+        except (Refusal, ConfigurationError) as error:
+            reason = RejectedError(ref.manifest, str(error))
+            raise not_as_it_was_left(self._here.locate(ref.manifest), reason) from None
+
     def _send_message(self, ref: MessageRef, manifest: Manifest) -> None:
-        """Bring a message to the server, or take back there what of it the daemon has removed."""
-        is_there = ref.manifest in self._moved
-        kept = {entry.name for entry in _entries(self._here, ref.path)}
+        """Bring a message to the server, or take back there what of it the daemon has removed by the run's rule.
+
+        Raises:
+            ActionRequiredError: it is not whole here.
+        """
+        is_there, kept = ref.manifest in self._moved, {entry.name for entry in _entries(self._here, ref.path)}
         for name, entry in sorted(manifest.files.items()):
             path = f"{ref.path}/{name}"
+            may_lack = name not in kept and is_weights(name) and self._may_lack_weights(ref)
             if not is_there and name in kept:
+                self._require_as_signed(path, entry)
                 self._server.upload(path, self._here.locate(path), sha256=entry.sha256)
-            elif is_there and name not in kept and is_weights(name) and path not in self._moved:
+            elif not is_there and not may_lack:  # a disk that nodes share may show it late
+                raise not_as_it_was_left(self._here.locate(path), RejectedError(path, "is missing"))
+            elif may_lack and path not in self._moved:
                 self._server.remove(path)
                 self._note(path)
         if not is_there:
             self._server.create(ref.manifest, self._read(ref.manifest))
             self._note(ref.manifest)
             logger.info("brought %s to the server", ref.path)
+
+    def _require_as_signed(self, path: str, entry: FileEntry) -> None:
+        if self._here.hash(path) != (entry.size, entry.sha256):
+            reason = RejectedError(path, "is not the file its manifest names (SHA-256 differs)")
+            raise not_as_it_was_left(self._here.locate(path), reason)
+
+    def _may_lack_weights(self, ref: MessageRef) -> bool:
+        """Return whether the daemon may have removed the weights of its message, as far as can be read here."""
+        return ref.round_no in self._settled(ref.run) and self._keep(ref.run) != "all"
 
     def _note(self, path: str) -> None:
         self._moved.add(path)
@@ -178,13 +208,16 @@ class Mover:
     def _fetch(self) -> bool:
         """Bring what the aggregator has left."""
         found = self._fetch_keys()
-        for path in (names.README, names.FEDERATION, *_lasting_records(self._server, names.SURVEYS)):
+        for path in (names.FEDERATION, names.README, *_lasting_records(self._server, names.SURVEYS)):
             if self._read_if_there(path) is None and (content := _read_if_there(self._server, path)) is not None:
-                self._here.create(path, content)
-                found = True
+                found |= self._is_record_fetched(path, content)
         seq = max((manifest.seq for _, manifest in self._messages_here(from_site=False)), default=0)
-        for message, manifest in self._new_messages():  # none without the one before it, which a torn read may lack
-            if message.manifest.seq == seq + 1 and self._is_fetched(message, manifest):
+        new = self._new_messages()
+        settled = {(each.ref.run, each.ref.round_no) for each, _ in new if each.ref.kind == "verdict"}
+        for message, manifest in new:  # none without the one before it, which a torn read may lack
+            ref = message.ref
+            may_lack = ref.kind == "round" and (ref.run, ref.round_no) in settled
+            if message.manifest.seq == seq + 1 and self._is_fetched(message, manifest, may_lack):
                 seq, found = seq + 1, True
         return found
 
@@ -203,14 +236,39 @@ class Mover:
             found = found or self._read_if_there(path) is None
             self._here.create(path, content)
 
+    def _is_record_fetched(self, path: str, content: bytes) -> bool:
+        """Bring a record here that is part of no message, if the aggregator has signed it for this site."""
+        try:
+            self._check_record(path, content)
+        except RejectedError as error:
+            self._leave_there(path, error)
+            return False
+        self._here.create(path, content)
+        return True
+
+    def _check_record(self, path: str, content: bytes) -> None:
+        """Check federation.json, README.txt, whose hash stands there, or a survey. A torn one would stay here for good.
+
+        Raises:
+            RejectedError: it is not the aggregator's, or not for this site.
+        """
+        if names.is_survey(path):
+            self._aggregator.open_survey(content, whole(path[-len("0001.json") : -len(".json")].lstrip("0")))
+            return
+        signed = content if path == names.FEDERATION else self._read_if_there(names.FEDERATION) or b""
+        federation = open_federation(signed, aggregator_key=self._aggregator.key)
+        if (federation.federation, federation.site) != (self._aggregator.federation, self._aggregator.site):
+            raise RejectedError(path, f"was written for {federation.federation}/{federation.site}")
+        if path == names.README and federation.files[path].sha256 != digest_of(content):
+            raise RejectedError(path, f"is not the file {names.FEDERATION} names (SHA-256 differs)")
+
     def _new_messages(self) -> list[tuple[Message, bytes]]:
         """Return what the aggregator has left in the runs that have not ended, in the order in which it signed it."""
         found = []
         for run in _runs(self._server):
             if any(self._is_here(MessageRef(end, run)) for end in _ENDS):
                 continue
-            settled = {ref.round_no for ref in _places(self._here, run) if ref.kind == "verdict" and self._is_here(ref)}
-            for ref in _places(self._server, run, settled):
+            for ref in _places(self._server, run, self._settled(run)):
                 if not ref.is_from_site and not self._is_here(ref) and (content := noticed(self._server, ref)):
                     try:
                         found.append((self._aggregator.open_out_of_order(content, ref), content))
@@ -218,22 +276,27 @@ class Mover:
                         self._leave_there(ref.path, error)
         return sorted(found, key=lambda each: each[0].manifest.seq)
 
-    def _is_fetched(self, message: Message, manifest: bytes) -> bool:
+    def _is_fetched(self, message: Message, manifest: bytes, may_lack: bool) -> bool:
         """Bring a message here, if it is what its manifest says; return whether it was."""
         try:
-            self._fetch_message(message, manifest)
+            self._fetch_message(message, manifest, may_lack)
         except RejectedError as error:
             self._leave_there(message.ref.path, error)
             return False
         return True
 
     def _leave_there(self, path: str, error: RejectedError) -> None:
-        """Say once that a message or key stays where it is, for it is not what it should be; what follows waits."""
+        """Say once that something stays where it is, for it is not what it should be; what follows it waits."""
         if str(error) not in self._told:
             self._told.add(str(error))
             logger.warning("%s is left on the server: %s", path, error)
 
-    def _fetch_message(self, message: Message, manifest: bytes) -> None:
+    def _fetch_message(self, message: Message, manifest: bytes, may_lack: bool) -> None:
+        """Bring a message here, its manifest last and once all else is on the disk.
+
+        Args:
+            may_lack: its weights may have been removed by the run's rule.
+        """
         self._require_room(message)
         for name, entry in sorted(message.manifest.files.items()):
             path = f"{message.ref.path}/{name}"
@@ -242,11 +305,12 @@ class Mover:
             try:
                 sha256 = self._server.download(path, target, size=entry.size)
             except NotFoundError:
-                if is_weights(name):  # which the run's rule may have taken back
+                if may_lack and is_weights(name):
                     continue
                 raise RejectedError(path, "is named by its manifest but is not there") from None
             if sha256 != entry.sha256:
                 raise RejectedError(path, "is not the file its manifest names (SHA-256 differs)")
+            sync_file(target)
         self._here.create(message.ref.manifest, manifest)
         logger.info("brought %s from the server", message.ref.path)
 
@@ -265,19 +329,26 @@ class Mover:
 
     def _forget_weights(self, run: str) -> None:
         """Remove the aggregator's weights that its rule no longer keeps on the server."""
-        content = self._read_if_there(f"{MessageRef('offer', run).path}/{names.RUN_CONFIGURATION}")
-        if content is None:
+        if (keep := self._keep(run)) is None:
             return
-        try:
-            keep = parse_yaml(content, RunConfiguration, names.RUN_CONFIGURATION).keep
-        except ConfigurationError:  # the daemon says what is wrong with it
-            return
-        places = [ref for ref in _places(self._here, run) if self._is_here(ref)]
-        settled = {ref.round_no for ref in places if ref.kind == "verdict"}
-        for ref in places:
-            if ref.kind == "round" and may_be_removed(keep, ref, settled=settled, chosen=None):
+        settled = self._settled(run)
+        for ref in [ref for ref in _places(self._here, run) if ref.kind == "round" and self._is_here(ref)]:
+            if may_be_removed(keep, ref, settled=settled, chosen=None):
                 for entry in filter(lambda each: is_weights(each.name), _entries(self._here, ref.path)):
                     self._here.remove(f"{ref.path}/{entry.name}")
+
+    def _keep(self, run: str) -> str | None:
+        """Return the run's rule of what is kept; None where it cannot be read here, as where it is encrypted."""
+        content = self._read_if_there(f"{MessageRef('offer', run).path}/{names.RUN_CONFIGURATION}")
+        try:
+            return parse_yaml(content, RunConfiguration, names.RUN_CONFIGURATION).keep if content else None
+        except ConfigurationError:  # the daemon says what is wrong with it
+            return None
+
+    def _settled(self, run: str) -> set[int]:
+        """Return the rounds of a run whose verdict is here."""
+        places = [ref for ref in _places(self._here, run) if ref.kind == "verdict"]
+        return {ref.round_no for ref in places if self._is_here(ref)}
 
     # --- either folder -------------------------------------------------------------------------------------
 

@@ -39,7 +39,8 @@ from site_client.division import keep, kept
 from site_client.folders import all_units, find
 from site_client.own_images import image_files
 from site_client.pictures import Picture, class_shares, measured
-from site_client.suppression import bins, cells, count, rounded, spread
+from site_client.suppression import bins, cells, count, difference, rounded, spread
+from site_client.surveys import earlier_sheets
 
 
 @dataclass
@@ -70,19 +71,38 @@ def make_sheet(work: Path, ledger: Mirror, site: SiteConfiguration, survey: Surv
         ActionRequiredError: the division is missing or old.
     """
     before = kept(work, agreed_runs(ledger))
-    here, least = all_units(work, site), site.policy.statistics_minimum_count
-    fewest = site.policy.minimum_count
+    here, fewest = all_units(work, site), site.policy.minimum_count
+    least = max(fewest, site.policy.statistics_minimum_count)
     blocks = deal(before.division.blocks, here, fewest, bytes.fromhex(before.division.secret))
     units = [unit for block in find(survey.task, here, blocks, fewest).own.blocks.values() for unit in block]
     root = work / site.data[survey.task]
-    files, duplicates = _by_content(image_files(root))
+    files, copies = by_content(image_files(root))
+    duplicates = sum(copies[content] for content in {content for unit in units for content in unit.contents})
     seen = measure(units, files, survey.classes, alive)
     if len(seen.read) < 2 * least:
         raise DataError(
             [f"{root.name}: a sheet needs {2 * least} images that can be read, in whole blocks; add images."]
         )
+    earlier = earlier_sheets(ledger, survey.number, blocks)
+    _require_apart(len(seen.read), earlier, least)
     keep(work, replace(before, division=before.division.model_copy(update={"blocks": blocks})))
-    return told(seen, survey, duplicates, least)
+    return told(seen, survey, duplicates, least, [*earlier.values()])
+
+
+def _require_apart(images: int, earlier: Mapping[str, Sheet], least: int) -> None:
+    """Demand that this sheet is about the images of each earlier one, or about as many more or fewer as a figure needs.
+
+    Raises:
+        DataError: whoever subtracts them would learn of a few images.
+    """
+    for name, sheet in earlier.items():
+        if 0 < difference(images, sheet.images) < least:
+            raise DataError(
+                [
+                    f"{name} told of {sheet.images} images, and fewer than {least} were added or lost since, which a "
+                    f"sheet beside it would tell of; answer a survey once {least} or more were."
+                ]
+            )
 
 
 def measure(
@@ -110,14 +130,14 @@ def measure(
     return seen
 
 
-def told(seen: Measured, survey: Survey, duplicates: int, least: int) -> Sheet:
-    """Return of what was seen what may leave."""
+def told(seen: Measured, survey: Survey, duplicates: int, least: int, earlier: Sequence[Sheet] = ()) -> Sheet:
+    """Return of what was seen what may leave, beside what left before about some of the same images."""
     groups = Counter(unit.group for unit in seen.read if unit.group is not None)
     knows_patients = sum(groups.values()) == len(seen.read)
     pictures = seen.pictures if len(seen.pictures) == len(seen.read) else []  # else a total would tell of the others
     shares = np.array(seen.shares) if len(seen.shares) == len(seen.read) else None
     of_pictures: dict[str, Any] = {
-        name: _counted(pictures, one, known, least)
+        name: _counted(pictures, one, known, least, [getattr(sheet, name) for sheet in earlier])
         for name, one, known in (
             ("formats", "format", FORMATS),
             ("bit_depths", "bit_depth", BIT_DEPTHS),
@@ -130,11 +150,15 @@ def told(seen: Measured, survey: Survey, duplicates: int, least: int) -> Sheet:
     return Sheet(
         task=survey.task,
         images=rounded(len(seen.read)),
-        unreadable=count(seen.unreadable, least),
-        duplicates=count(duplicates, least),
-        patients=count(len(groups), least) if knows_patients else None,
+        unreadable=count(seen.unreadable, least, [sheet.unreadable for sheet in earlier]),
+        duplicates=count(duplicates, least, [sheet.duplicates for sheet in earlier]),
+        patients=(
+            count(len(groups), least, [sheet.patients for sheet in earlier if sheet.patients])
+            if knows_patients
+            else None
+        ),
         images_per_patient=_spread(list(groups.values()) if knows_patients else [], least),
-        classes=_classes(seen.read, survey.classes, least),
+        classes=_classes(seen.read, survey.classes, least, [sheet.classes for sheet in earlier]),
         class_shares=(
             {name: spread(shares[:, place].tolist(), least) for place, name in enumerate(survey.classes)}
             if shares is not None and survey.classes
@@ -146,17 +170,27 @@ def told(seen: Measured, survey: Survey, duplicates: int, least: int) -> Sheet:
     )
 
 
-def _counted(pictures: Sequence[Picture], name: str, known: Sequence[str], least: int) -> Cells:
+def _counted(
+    pictures: Sequence[Picture], name: str, known: Sequence[str], least: int, earlier: Sequence[Cells]
+) -> Cells:
     found = Counter(getattr(picture, name) for picture in pictures)
-    return cells({each: found[each] for each in known}, least) if pictures else dict.fromkeys(known)
+    return cells({each: found[each] for each in known}, least, earlier) if pictures else dict.fromkeys(known)
 
 
-def _classes(units: Sequence[Unit], asked: Sequence[str], least: int) -> Cells:
-    """Count units by the classes that the survey names; what the site's own files call a class never leaves."""
+def _classes(units: Sequence[Unit], asked: Sequence[str], least: int, earlier: Sequence[Cells]) -> Cells:
+    """Count units by the classes that the survey names; what the site's own files call a class never leaves.
+
+    Tables by other classes of the same images have sums in common from which what each withholds may follow. So only
+    one of them tells anything: a later one is withheld, unless the earlier found no image of the classes that it named.
+    """
+    names = (*asked, OTHER)
     if not asked or all(unit.kind is None for unit in units):
         return {}
+    telling = [table for table in earlier if any(cell != "0" for name, cell in table.items() if name != OTHER)]
+    if any(set(table) != set(names) for table in telling):
+        return dict.fromkeys(names)
     found = Counter(unit.kind if unit.kind in asked else OTHER for unit in units)
-    return cells({name: found[name] for name in (*asked, OTHER)}, least)
+    return cells({name: found[name] for name in names}, least, telling)
 
 
 def _spread(values: Sequence[float], least: int) -> Spread:
@@ -170,12 +204,12 @@ def _intensity(pictures: Sequence[Picture], least: int) -> list[Any]:
     return bins(of_all.mean(0).tolist(), (of_all > 0).sum(0).tolist(), least)
 
 
-def _by_content(paths: Iterable[Path]) -> tuple[dict[str, Path], int]:
-    """Return each content's first file, and how many files are copies of another in their own folder."""
+def by_content(paths: Iterable[Path]) -> tuple[dict[str, Path], Counter[str]]:
+    """Return each content's first file, and of each how many copies lie in that file's own folder."""
     files: dict[str, Path] = {}
-    copies = 0
+    copies: Counter[str] = Counter()
     for path in paths:
         digest = hashed(path)
-        copies += digest in files and files[digest].parent == path.parent
+        copies[digest] += digest in files and files[digest].parent == path.parent
         files.setdefault(digest, path)
     return files, copies

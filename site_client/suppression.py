@@ -6,31 +6,40 @@ alone and not on their places: whoever knows the rule cannot tell which of the w
 all that is withheld is equal, one more goes, for equal counts follow from their sum.
 
 A table without small counts is told whole, also what is 0 in it: that no image is of a kind is about all images.
+
+Two sheets about some of the same images can be subtracted. So beside an earlier sheet a count is told only where it is
+the same as there, or differs by the minimum or more; what differs by less is withheld like a small count.
 Source: complementary cell suppression, Willenborg and de Waal, Elements of Statistical Disclosure Control, 2001.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from shared.exchange.records.surveys import QUANTILES, Cells, Figure, Spread, figure_text
+from shared.exchange.records.values import fewest, most
 
 Key = TypeVar("Key")
 
 
-def withheld(counts: Mapping[Key, int], least: int) -> frozenset[Key]:
+MOST_SAID = 9999  # after "fewer than"
+
+
+def withheld(counts: Mapping[Key, int], least: int, also: Collection[Key] = ()) -> frozenset[Key]:
     """Return which cells of a table may not leave.
 
     Args:
         counts: of disjoint kinds; their total counts as known, and is 2 * ``least`` or more.
         least: the minimum, >= 1.
+        also: cells that may not leave for another reason.
     """
     hidden = {key for key, count in counts.items() if count < least}
-    if not any(counts[key] for key in hidden):
+    if not also and not any(counts[key] for key in hidden):
         return frozenset()
+    hidden.update(also)
     while (others := counts.keys() - hidden) and not _cover_each_other([counts[key] for key in hidden], least):
         smallest = min(counts[key] for key in others)
         hidden |= {key for key in others if counts[key] == smallest}
@@ -41,15 +50,38 @@ def _cover_each_other(counts: Collection[int], least: int) -> bool:
     return sum(counts) >= least and len(set(counts)) > 1
 
 
-def cells(counts: Mapping[str, int], least: int) -> Cells:
-    """Return a table as it may leave; what is withheld is None."""
-    hidden = withheld(counts, least)
+def cells(counts: Mapping[str, int], least: int, earlier: Iterable[Cells] = ()) -> Cells:
+    """Return a table as it may leave; what is withheld is None.
+
+    Args:
+        earlier: tables of the same kinds that left before, about some of the same images.
+    """
+    also = {key for table in earlier for key in _changed_by_few(counts, table, least)}
+    hidden = withheld(counts, least, also)
     return {key: None if key in hidden else rounded(count) for key, count in counts.items()}
 
 
-def count(number: int, least: int) -> str:
-    """Return one number that is part of no table, as it may leave: 0, with two significant digits, or as too few."""
-    return rounded(number) if number == 0 or number >= least else f"fewer than {max(least, 2)}"
+def _changed_by_few(counts: Mapping[str, int], earlier: Cells, least: int) -> frozenset[str]:
+    """Return which cells may not leave because the difference to an earlier table would be about few images."""
+    told = {key: cell for key, cell in earlier.items() if cell is not None and key in counts}
+    return withheld({key: difference(counts[key], cell) for key, cell in told.items()}, least)
+
+
+def difference(number: int, earlier: str) -> int:
+    """Return by how much a number, as it may leave, differs from one that left before."""
+    return abs(int(rounded(number)) - most(earlier))
+
+
+def count(number: int, least: int, earlier: Iterable[str] = ()) -> str:
+    """Return one number that is part of no table, as it may leave: 0, with two significant digits, or as too few.
+
+    Args:
+        earlier: what left before, about some of the same images; where that is close, it says no more than that.
+    """
+    if 0 < number < least:
+        return f"fewer than {max(least, 2)}"
+    close = [most(told) for told in earlier if fewest(told) and 0 < difference(number, told) < least]
+    return f"fewer than {min(*close, MOST_SAID - least) + least}" if close else rounded(number)
 
 
 def rounded(number: int) -> str:

@@ -22,6 +22,7 @@ from shared.folder.listed import ListedFolder
 from site_client import store, surveys
 from site_client.configuration import SiteConfiguration
 from site_client.sheet import make_sheet
+from site_client.trouble import as_trouble
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,9 @@ CANNOT = "its images could not be looked through; its own log says why"
 
 class SurveyWork:
     """Answers the newest survey.
+
+    Args:
+        folder: which raises what stands in the way at once, and does not wait for its end.
 
     Attributes:
         waits_for_people: whether a survey waits for a person's yes or no.
@@ -54,14 +58,39 @@ class SurveyWork:
         self._key = key
         self._stop = stop
         self._looked_at = float("-inf")
+        self._is_in_trouble = False
         self._taken_places: set[int] = set()  # of answers, where something else lies
         self._told: set[str] = set()  # what was wrong, once each
 
     def work(self) -> bool:
-        """Do what can be done now; return whether anything was done."""
-        has_noticed = self._is_time() and self._notice()
-        if not (number := surveys.newest(self._ledger)):
+        """Do what can be done now; return whether anything was done. Whatever is wrong with a survey, all else goes on.
+
+        Raises:
+            Stopped: this daemon is to end, or to pause.
+        """
+        is_time = self._is_time()
+        if self._is_in_trouble and not is_time:
             return False
+        try:
+            has_worked = self._work_on(is_time)
+        except Stopped:
+            raise
+        except Exception as error:
+            if self._stop.is_set():  # which cuts the line
+                return False
+            self._is_in_trouble = True
+            trouble = as_trouble(error, self._work)
+            self._tell(str(trouble).rstrip("."), "surveys wait until that is mended, and all else goes on")
+            if trouble.__cause__ is error:  # nobody expected it
+                logger.error("%s", trouble, exc_info=error)
+            return False
+        self._is_in_trouble = False
+        return has_worked
+
+    def _work_on(self, is_time: bool) -> bool:
+        has_noticed = is_time and self._notice()
+        if not (number := surveys.newest(self._ledger)):
+            return has_noticed
         if surveys.answer(self._ledger, number) is None and not self._answer(number):
             return has_noticed
         self.waits_for_people = False
@@ -73,6 +102,7 @@ class SurveyWork:
         if now - self._looked_at < LONGEST_PAUSES * self._configuration.poll_seconds:
             return False
         self._looked_at = now
+        self._folder.look_anew()
         return True
 
     def _notice(self) -> bool:
@@ -106,14 +136,14 @@ class SurveyWork:
         """Sign the answer, if it is known; return whether it is."""
         survey, digest = surveys.survey(self._ledger, number)
         decided = surveys.decision(self._work, number)
-        is_first = surveys.is_first_of_task(self._ledger, number)
-        judged = surveys.judge(self._configuration.policy, decided, is_first_of_task=is_first)
-        if judged == "no":
+        policy = self._configuration.policy
+        if surveys.judge(policy, decided, is_first=True) == "no":
             by = "a person at the hospital" if decided is False else "the hospital's policy"
             answer = self._answer_of(survey, digest, f"{by} declined")
         else:
             answer = surveys.draft(self._work, number) or self._make(survey, digest)
-        if answer.agrees and judged == "ask":
+        is_first = surveys.is_first(self._work, self._ledger, number)  # known once all images are dealt
+        if answer.agrees and surveys.judge(policy, decided, is_first=is_first) == "ask":
             self._ask(surveys.name_of(number))
             return False
         write_file(self._ledger.root / sheet_path(number), self._key.sign(answer.model_dump(mode="json")))
@@ -170,7 +200,7 @@ class SurveyWork:
         if self._stop.is_set() or store.is_paused(self._work):
             raise Stopped("interrupted, and begins anew")
 
-    def _tell(self, what: str) -> None:
+    def _tell(self, what: str, then: str = "it is left alone") -> None:
         if what not in self._told:
-            logger.warning("%s; it is left alone", what)
+            logger.warning("%s; %s", what, then)
         self._told.add(what)

@@ -10,6 +10,7 @@ A survey is called by its path in the folder, as ``surveys/0001``, which no run 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -21,10 +22,12 @@ from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MAX_RECORD_BYTES, SURVEYS, sheet_path, survey_path
-from shared.exchange.records.surveys import Answer, Survey
+from shared.exchange.records.surveys import Answer, Sheet, Survey
 from shared.exchange.signing import digest_of
 from shared.folder.durable import write_file
+from shared.learning.data.division import Block
 from site_client.configuration import Policy, configuration_in_force, require_here
+from site_client.division import division_here
 from site_client.rotation import read_ledger
 
 Judgement = Literal["yes", "no", "ask"]
@@ -99,18 +102,38 @@ def decision(work: Path, number: int) -> bool | None:
     return {b"yes": True, b"no": False}.get(path.read_bytes().strip()) if path.exists() else None
 
 
-def judge(policy: Policy, decided: bool | None, *, is_first_of_task: bool) -> Judgement:
-    """Say yes, no or ask to a survey. Two sheets of one task can be subtracted: of a second one a person decides."""
+def judge(policy: Policy, decided: bool | None, *, is_first: bool) -> Judgement:
+    """Say yes, no or ask to a survey. Two sheets of the same images can be subtracted: a person decides about a later.
+
+    Args:
+        is_first: no sheet about any of these images has left before.
+    """
     if policy.statistics == "never" or decided is False:
         return "no"
-    return "yes" if decided or (policy.statistics == "auto" and is_first_of_task) else "ask"
+    return "yes" if decided or (policy.statistics == "auto" and is_first) else "ask"
 
 
-def is_first_of_task(ledger: Mirror, number: int) -> bool:
-    """Return whether no sheet of the same task has left before."""
+def earlier_sheets(ledger: Mirror, number: int, blocks: Iterable[Block]) -> dict[str, Sheet]:
+    """Return the sheets, by their surveys' names, that left before about some of the images that a survey asks about.
+
+    Args:
+        blocks: of the site's division, which tells in which tasks' folders the same images lie.
+    """
     task = survey(ledger, number)[0].task
-    before = (answer(ledger, other) for other in range(1, number) if (ledger.root / sheet_path(other)).exists())
-    return all(each is None or each.sheet is None or each.sheet.task != task for each in before)
+    same = {task}.union(*(block.folders for block in blocks if task in block.folders))
+    signed = [other for other in range(1, number) if (ledger.root / sheet_path(other)).exists()]
+    answers = {name_of(other): answer(ledger, other) for other in signed}
+    sheets = {name: each.sheet for name, each in answers.items() if each is not None and each.sheet is not None}
+    return {name: sheet for name, sheet in sheets.items() if sheet.task in same}
+
+
+def is_first(work: Path, ledger: Mirror, number: int) -> bool:
+    """Return whether no sheet about any of the images that a survey asks about has left before.
+
+    Raises:
+        ActionRequiredError: the division is damaged.
+    """
+    return not earlier_sheets(ledger, number, division_here(work).blocks)
 
 
 def asks_a_person(work: Path, policy: Policy, ledger: Mirror) -> str | None:
@@ -118,7 +141,7 @@ def asks_a_person(work: Path, policy: Policy, ledger: Mirror) -> str | None:
     number = newest(ledger)
     if not number or (ledger.root / sheet_path(number)).exists():
         return None
-    judged = judge(policy, decision(work, number), is_first_of_task=is_first_of_task(ledger, number))
+    judged = judge(policy, decision(work, number), is_first=is_first(work, ledger, number))
     return name_of(number) if judged == "ask" else None
 
 
@@ -152,6 +175,11 @@ def describe(work: Path, name: str) -> str:
         "",
         "nothing else leaves: no image, no name of a file, no text out of one; null is withheld",
     ]
+    if before := earlier_sheets(ledger, number, division_here(work).blocks):
+        lines.append(
+            f"{', '.join(before)} told of some of the same images: whoever sets them side by side learns what has "
+            "changed between them; no count tells of a change by fewer images than the minimum"
+        )
     if answered is None:
         lines.append(f"decide by {ways_to_decide(work, name)}")
     return "\n".join(lines)

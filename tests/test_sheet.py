@@ -11,7 +11,7 @@ from PIL import ExifTags, Image
 from shared.exchange.records.surveys import NOT_SAID, OTHER, Survey
 from shared.learning.data.units import Unit, hashed
 from site_client.pictures import class_shares, maker_of, measured
-from site_client.sheet import measure, told
+from site_client.sheet import Measured, by_content, measure, told
 
 SECRET = "Jane Doe, born 1950"
 
@@ -127,3 +127,26 @@ def test_masks_are_told_as_shares_of_pixels(tmp_path: Path) -> None:
     assert sheet.class_shares["vessel"].p50 == "0.11"
     assert sheet.class_shares["vessel"].p25 is None
     assert sheet.classes == {}
+
+
+def test_masks_that_are_alike_are_no_duplicates(tmp_path: Path) -> None:
+    for n in range(3):
+        draw(tmp_path / f"images/{n}.png", seed=min(n, 1))  # the last is a copy
+        draw(tmp_path / f"masks/{n}.png", seed=9)  # all are
+    paths = sorted(tmp_path.rglob("*.png"))
+    files, copies = by_content(paths)
+    found = units([path for path in paths if path.parent.name == "images"])
+    assert len(files) == 3
+    assert sum(copies[content] for content in {content for unit in found for content in unit.contents}) == 1
+
+
+def test_another_table_of_the_same_images_is_withheld() -> None:
+    seen = Measured(read=[Unit(str(n), (str(n),), "", kind="well" if n < 12 else "ill") for n in range(24)])
+    first = told(seen, survey(), duplicates=0, least=10)
+    assert first.classes == {"well": "12", "ill": "12", OTHER: "0"}
+    assert told(seen, survey(), duplicates=0, least=10, earlier=[first]).classes == first.classes
+    merged = told(seen, survey(classes=("ill",)), duplicates=0, least=10, earlier=[first])
+    assert merged.classes == {"ill": None, OTHER: None}
+    mistaken = told(seen, survey(classes=("0", "1")), duplicates=0, least=10)
+    assert mistaken.classes == {"0": "0", "1": "0", OTHER: "24"}
+    assert told(seen, survey(), duplicates=0, least=10, earlier=[mistaken]).classes == first.classes

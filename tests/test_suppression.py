@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.exchange.records.surveys import QUANTILES
-from site_client.suppression import bins, cells, count, rounded, spread, withheld
+from site_client.suppression import bins, cells, count, difference, rounded, spread, withheld
 
 LEAST = 10
 TABLES = st.lists(st.integers(0, 60), min_size=2, max_size=8)
@@ -56,6 +56,31 @@ def test_places_do_not_matter(table: list[int], chance: st.DataObject) -> None:
     hidden = sorted(withheld(mixed, LEAST))
     turned = dict(enumerate(table)) | {b: table[a] for a, b in zip(hidden, [*hidden[1:], *hidden[:1]], strict=True)}
     assert withheld(turned, LEAST) == set(hidden)
+
+
+@pytest.mark.parametrize(("least", "kinds", "most"), [(2, 3, 5), (3, 2, 8), (3, 3, 5)])
+def test_no_difference_between_two_sheets_is_about_few_images(least: int, kinds: int, most: int) -> None:
+    """Of every pair of tables, the later with more images of each kind or as many: what of the new ones leaves?"""
+    for before, added in product(product(range(most), repeat=kinds), repeat=2):
+        if sum(before) < 2 * least or 0 < sum(added) < least:
+            continue
+        first = cells(dict(zip("abcd", before, strict=False)), least)
+        after = {key: a + b for key, a, b in zip("abcd", before, added, strict=False)}
+        later = cells(after, least, [first])
+        grown = dict(zip("abcd", added, strict=False))
+        told = {key for key in first if first[key] is not None and later[key] is not None}
+        assert all(grown[key] == 0 or grown[key] >= least for key in told), (before, added)
+        hidden = [key for key in first if later[key] is None]
+        assert len(hidden) != 1, (before, added)  # which would follow from the total
+        assert all(later[key] in (None, rounded(number)) for key, number in after.items())
+
+
+def test_a_number_beside_an_earlier_one_says_no_more_where_it_is_close() -> None:
+    assert [count(number, LEAST, ["40"]) for number in (40, 41, 49, 50, 35, 30, 0, 3)] == [
+        *("40", "fewer than 50", "fewer than 50", "50", "fewer than 50", "30", "0", "fewer than 10")
+    ]
+    assert count(45, LEAST, ["40", "fewer than 10", "0", "44"]) == "fewer than 50"
+    assert [difference(number, "120") for number in (118, 124, 126)] == [0, 0, 10]  # two digits are all that is told
 
 
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=300))

@@ -1,27 +1,34 @@
 """Take the documentation's pictures of pages, from a small real run, by headless Chromium.
 
-    .venv/bin/python -m deploy.local.screenshots [FOLDER]
+    .venv/bin/python -m deploy.local.screenshots [FOLDER [demo|path]]
 
-The run is ``make demo`` with smaller images. The dashboard is pictured while it goes on, the other pages after its end.
+``demo`` is ``make demo`` with smaller images: the dashboard is pictured while it goes on, the other pages after its
+end. ``path`` is a PI's path: a survey of three sites, and a run with ``baseline: local`` that ``stop_after`` ends.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from PIL import Image
 
+from aggregator.configuration import read_configuration
 from aggregator.dashboard.server import serving
 from aggregator.report.page import write_pages
 from aggregator.store import RunStore
+from aggregator.survey import ask, classes_of, collect
+from aggregator.survey_report import report_text
+from deploy.local.demo import SITE_NAMES, run_configuration
 from deploy.local.scenarios import SCENARIOS
 from shared.audit import report as audit_page
 from shared.audit.archive import open_archive
@@ -30,15 +37,30 @@ from shared.audit.verify import verified
 from shared.commands import say
 from shared.errors import ActionRequiredError
 from shared.folder.durable import write_file
+from site_client.configuration import FILE, open_folder
+from site_client.configuration import read_configuration as read_site
+from site_client.daemon import Daemon
+from studies.daemons import run_exchange
 
 PICTURES = Path("docs/pictures")
-SHOTS = {"dashboard.png": 2000, "report.png": 1460, "report-heldout.png": 2280, "audit.png": 1800}
+SHOTS = {
+    "dashboard.png": 2000,
+    "report.png": 1460,
+    "report-heldout.png": 2280,
+    "audit.png": 1800,
+    "survey.png": 760,
+    "report-gain.png": 1460,
+}
 """The pictures, and how high each is in pixels."""
 WIDTH, COLOURS = 1066, 128
 IMAGE_SIZE, IN_ROUND = 64, 3
 """Side of an image in pixels; the round during which the dashboard is pictured."""
 BEFORE_REFERRAL = ("confusion", "roc", "precision-recall", "risk-coverage")
 """Figures of the report that its second picture leaves out."""
+PATH = {"rounds": 12, "baseline": "local", "stop_after": {"rounds": 1, "gain": 0.05}, "augmentation": {"copies": 2}}
+"""What the run of a PI's path asks for besides; its net is small, for it trains three models twice."""
+WIDTHS = [8, 16]
+TERMINAL = "<!doctype html><meta charset=utf-8><style>pre {{ font: 12px/1.45 monospace; margin: 18px }}</style><pre>{}"
 PAGE_TIME_MS, SHOT_WITHIN_S = 4000, 300.0
 """What a page has for its scripts, by its own clock; and the browser for all of it."""
 
@@ -46,8 +68,8 @@ Shoot = Callable[[str, str], None]
 """Takes a picture: (its name, the page's address)."""
 
 
-def take_all(browser: str, target: Path) -> None:
-    """Play the run, and write every picture into a folder.
+def take_demo(browser: str, target: Path) -> None:
+    """Play the demo, and write its pictures into a folder.
 
     Raises:
         ActionRequiredError: the run failed, or was over before its dashboard could be pictured.
@@ -55,10 +77,7 @@ def take_all(browser: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="dropfed-") as scratch:
         home, run = Path(scratch).resolve() / "demo-run", SCENARIOS["octa_segmentation"].run
         store = RunStore(home / "aggregator", run)
-
-        def shoot(name: str, address: str) -> None:
-            _shoot(browser, address, target / name, SHOTS[name], profile=Path(scratch) / "profile")
-
+        shoot = _shooting(browser, target, Path(scratch))
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path)))}
         demo = subprocess.Popen(
             [sys.executable, "-m", "deploy.local.demo", "--image-size", str(IMAGE_SIZE)], cwd=scratch, env=environment
@@ -72,6 +91,45 @@ def take_all(browser: str, target: Path) -> None:
         shoot("report.png", report.as_uri())
         shoot("report-heldout.png", _heldout(report).as_uri())
         shoot("audit.png", _audit(home).as_uri())
+
+
+def take_path(browser: str, target: Path) -> None:
+    """Play a PI's path, and write its pictures into a folder."""
+    scenario = SCENARIOS["octa_segmentation"]
+    with tempfile.TemporaryDirectory(prefix="dropfed-") as scratch:
+        home, shoot = Path(scratch).resolve(), _shooting(browser, target, Path(scratch))
+        data = {site: home / "data" / site for site in SITE_NAMES[: scenario.sites]}
+        for number, root in enumerate(data.values()):
+            scenario.write_site(root, number, IMAGE_SIZE, number)
+        scenario.write_heldout(home / "heldout", IMAGE_SIZE, seed=99)
+        plain = run_configuration(scenario, list(data), IMAGE_SIZE, method=scenario.method, rounds=1, seed=2021)
+        options = {**plain.task_options, "widths": WIDTHS}
+        run = type(plain).model_validate(plain.model_dump() | PATH | {"task_options": options})
+        run_exchange(run, data, home, heldout=home / "heldout")
+        shoot("survey.png", _survey(home, run.task, list(data)).as_uri())
+        report = write_pages(home / "aggregator", RunStore(home / "aggregator", run.run), home / "report")
+        shoot("report-gain.png", report.as_uri())
+
+
+def _survey(home: Path, task: str, sites: list[str]) -> Path:
+    """Ask the sites about their images, have them answer, and write what the PI then reads on a terminal as a page."""
+    work = home / "aggregator"
+    configuration = read_configuration(work)
+    ask(work, configuration, task, classes_of(task, None))
+    for site in sites:
+        path = home / "sites" / site / FILE
+        write_file(path, path.read_bytes().replace(b"statistics: ask", b"statistics: auto"))
+        Daemon(path.parent, own := read_site(path.parent), open_folder(path.parent, own), stop=threading.Event()).step()
+    text = f"$ dropfed-aggregator survey --report\n{report_text(collect(work, configuration))}"
+    write_file(home / "survey.html", TERMINAL.format(html.escape(text)).encode())
+    return home / "survey.html"
+
+
+def _shooting(browser: str, target: Path, scratch: Path) -> Shoot:
+    return lambda name, address: _shoot(browser, address, target / name, SHOTS[name], profile=scratch / "profile")
+
+
+PLAYS = {"demo": take_demo, "path": take_path}
 
 
 def _picture_dashboard(shoot: Shoot, home: Path, store: RunStore, demo: subprocess.Popen[bytes]) -> None:
@@ -134,7 +192,9 @@ def _shoot(browser: str, address: str, target: Path, height: int, *, profile: Pa
 
 
 if __name__ == "__main__":
+    folder, *wanted = sys.argv[1:] or [str(PICTURES)]
     if (found := shutil.which("chromium")) is None:
         say("no picture was taken: Chromium is not installed; `apt-get install chromium` brings it", err=True)
     else:
-        take_all(found, Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES)
+        for play in wanted or PLAYS:
+            PLAYS[play](found, Path(folder))

@@ -226,7 +226,7 @@ class Peer:
         return survey
 
     def open_sheet(self, content: bytes, survey: Survey, digest: str) -> Answer:
-        """Check a site's answer to a survey; its key is as for a heartbeat.
+        """Check a site's answer to a survey; its key is as for a heartbeat, and was not handed over before the survey.
 
         Args:
             digest: of the survey.
@@ -236,7 +236,9 @@ class Peer:
         """
         body, key = self._open_signed(content, path := sheet_path(survey.number))
         answer = _of_protocol(body, Answer, path, self.protocol)
-        if key not in (self.newest_key, self.key_of(answer.own_head.seq)):
+        is_stale = key not in (self.newest_key, self.key_of(answer.own_head.seq))
+        # Whoever holds a copy of an old key could name an old message, so the key must have been in use at the survey.
+        if is_stale or (key != self.newest_key and self._handed_over(key) < survey.created):
             _refuse(path, f"is signed by a key of {self.sender} that was handed over before")
         self._require_here(answer, survey.number, path)
         if answer.in_reply_to != digest:
@@ -244,6 +246,11 @@ class Peer:
         if (fault := answer.fault(survey)) is not None:
             _refuse(path, fault)
         return answer
+
+    def _handed_over(self, key: str) -> str:
+        """Return when a key that is not the newest handed over to the next."""
+        keys = (self.key, *(each.key for each in self.handovers))
+        return self.handovers[keys.index(key)].created
 
     def _require_here(self, record: Survey | Answer, number: int, path: str) -> None:
         if (record.federation, record.site) != (self.federation, self.site):

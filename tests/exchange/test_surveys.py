@@ -135,20 +135,28 @@ def test_what_the_site_has_not_signed_is_doubted(content: bytes) -> None:
         SITE.open_sheet(content, SURVEY, digest_of(CONTENT))
 
 
-def test_a_key_that_was_handed_over_signs_no_later_sheet() -> None:
+def handed_over(when: str) -> Peer:
     handover = Handover(
         federation="retina",
         site="north",
         number=2,
         key=LATER.public,
         after=Head(seq=3, digest="0" * 64),
-        created="2026-11-24T10:00:00Z",
+        created=when,
     )
-    site = SITE.hand_over(THEIRS.sign(handover.model_dump(mode="json")))
+    return SITE.hand_over(THEIRS.sign(handover.model_dump(mode="json")))
+
+
+def test_a_key_that_was_handed_over_signs_no_later_sheet() -> None:
+    site = handed_over("2026-11-24T10:00:00Z")
     late = answer(own_head={"seq": 5, "digest": "1" * 64})
     assert opened(late, LATER, site).agrees
     with pytest.raises(RejectedError, match="handed over before"):
         opened(late, THEIRS, site)
+    with pytest.raises(RejectedError, match="handed over before"):  # an old message named, by who holds a copy of it
+        opened(answer(own_head={"seq": 2, "digest": "1" * 64}), THEIRS, handed_over("2026-11-24T09:59:59Z"))
+    with_the_old = answer(own_head={"seq": 2, "digest": "1" * 64})
+    assert opened(with_the_old, THEIRS, handed_over("2026-11-24T10:30:00Z")).agrees  # signed before
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,8 @@ def test_a_site_without_a_network_takes_part_to_the_end(tmp_path: Path, caplog: 
         assert not list(server.rglob("rounds/0001/*/*.safetensors"))  # as its rule says
 
         anew, aggregator = tmp_path / "anew", peer_of(work)
-        (server / "surveys").mkdir()
-        (server / "surveys" / "0001.json").write_bytes(b"whatever the daemon makes of it")
         move = mover_of(anew, server, aggregator)
         assert move() and from_aggregator(anew / "here") == from_aggregator(server)
-        assert (anew / "here" / "surveys" / "0001.json").exists()
         (anew / "here" / "sheets").mkdir()
         (anew / "here" / "sheets" / "0001.json").write_bytes(b"an answer")
         assert move() and (server / "sheets" / "0001.json").read_bytes() == b"an answer"

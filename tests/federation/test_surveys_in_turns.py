@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from aggregator.setup import initialise
 from aggregator.survey import Asked, ask, collect
 from aggregator.survey_report import report_text
 from shared.audit.verify import verify
+from shared.exchange.records.surveys import Answer
 from shared.exchange.signing import SigningKey, open_signed
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
@@ -29,7 +32,7 @@ SITES = ("north", "south")
 
 
 class Surveyed(Setting):
-    """Two hospitals, each with 24 photographs of two classes."""
+    """Two hospitals, each with 24 photographs of two classes, and more where a test adds them."""
 
     def begin(self, **policy: object) -> None:
         urls = {name: f"file://{self.folder(name)}" for name in SITES}
@@ -37,10 +40,7 @@ class Surveyed(Setting):
             self.folder(name).mkdir(parents=True)
         initialise(self.aggregator, "retina", urls, "nobody")
         for name in SITES:
-            for number in range(24):
-                path = self.root / "data" / name / CLASSES[number % 2] / f"{number}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.new("RGB", (64, 48), (number, 90, 20)).save(path)
+            self.add(name, range(24))
             invite = read_invite(self.aggregator / "invites" / f"{name}.json")
             join(
                 self.site(name),
@@ -52,6 +52,24 @@ class Surveyed(Setting):
             )
             own = Policy.model_validate({"statistics": "auto", "minimum_count": 5} | policy)
             self.change(self.site(name) / "site.yaml", policy=own.model_dump())
+
+    def add(self, name: str, numbers: range, kind: str | None = None) -> None:
+        """Add photographs of a class, or of both by turns."""
+        for number in numbers:
+            path = self.root / "data" / name / (kind or CLASSES[number % 2]) / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (64, 48), (number, 90, 20)).save(path)
+
+    def answer(self, name: str, task: str = TASK, classes: Sequence[str] = CLASSES) -> Answer:
+        """Have a site asked, and its people say yes; return the answer."""
+        ask(self.aggregator, aggregator_configuration(self.aggregator), task, classes)
+        self.step(name)
+        if (waits := surveys.newest(read_ledger(self.site(name)))) and not self.sheet(name, waits).exists():
+            surveys.decide(self.site(name), surveys.name_of(waits), "yes", "")
+            self.step(name)
+        answer = self.collect()[name].answer
+        assert answer is not None
+        return answer
 
     def step(self, *names: str) -> None:
         """Let the daemons of these sites, or of all, do what they can."""
@@ -178,3 +196,85 @@ def test_a_site_that_lost_its_disk_takes_its_answer_back(federation: Surveyed) -
     federation.step("north")
     assert federation.sheet("north").read_bytes() == sent
     assert surveys.answer(read_ledger(federation.site("north")), 1) is not None
+
+
+def test_what_is_planted_where_surveys_lie_holds_up_nothing(federation: Surveyed) -> None:
+    federation.begin()
+    federation.step()
+    folder = federation.folder("north")
+    for planted in ("surveys", "surveys/0001.json/x", "surveys/0001.json", "sheets/0001.json", "sheets"):
+        place = folder / planted
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_file(place, b"x" * (2 << 20))
+        federation.step("north")  # raises nothing
+        (place.unlink if place.is_file() else place.rmdir)()
+        for name in ("surveys", "sheets"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+    federation.ask()
+    (folder / "sheets").write_bytes(b"a file where the answers' folder is to be")
+    federation.step("north")
+    (folder / "sheets").unlink()
+    federation.step("north")
+    assert federation.collect()["north"].answer is not None
+
+
+def test_an_older_survey_or_sheet_in_place_of_a_newer_one_is_noticed(federation: Surveyed) -> None:
+    federation.begin()
+    federation.step()
+    assert federation.answer("north").agrees
+    federation.ask()
+    second = federation.folder("north") / "surveys/0002.json"
+    as_signed = second.read_bytes()
+    write_file(second, (federation.folder("north") / "surveys/0001.json").read_bytes())
+    federation.step("north")
+    assert surveys.newest(read_ledger(federation.site("north"))) == 1
+    write_file(second, as_signed)
+    write_file(federation.sheet("north", 2), federation.sheet("north").read_bytes())
+    found = federation.collect()["north"]
+    assert found.answer is None and "sheets/0002.json: is number 1, which belongs elsewhere" in (found.trouble or "")
+    assert "sheets/0002.json" in {finding.file for finding in verify(LocalFolder(federation.folder("north"))).findings}
+
+
+def test_a_survey_that_was_removed_is_put_back_when_the_next_is_asked(federation: Surveyed) -> None:
+    federation.begin(statistics="never")
+    federation.step()
+    federation.ask()
+    (federation.folder("north") / "surveys/0001.json").unlink()
+    federation.ask()
+    federation.step("north")
+    federation.step("north")
+    assert federation.sheet("north", 2).exists()
+
+
+def test_sheets_of_a_growing_site_tell_of_no_few_images(federation: Surveyed) -> None:
+    federation.begin()
+    federation.step()
+    first = federation.answer("north").sheet
+    federation.add("north", range(24, 29), "ill")  # a block of minimum_count, and fewer than a sheet may tell of
+    assert not federation.answer("north").agrees
+    federation.add("north", range(29, 44), "healthy")
+    later = federation.answer("north").sheet
+    assert first is not None and later is not None
+    assert (first.images, later.images) == ("24", "44")
+    assert (first.classes, later.classes) == (
+        {"healthy": "12", "ill": "12", "other": "0"},
+        {"healthy": None, "ill": None, "other": None},  # 5 of the 20 new ones are ill
+    )
+    others = federation.answer("north", classes=["ill"]).sheet
+    assert others is not None and others.classes == {"ill": None, "other": None}
+    assert "surveys/0001, surveys/0003 told of some of the same" in surveys.describe(
+        federation.site("north"), "surveys/0004"
+    )
+
+
+def test_the_same_images_under_another_task_are_a_persons_matter(federation: Surveyed) -> None:
+    federation.begin(minimum_count=5, statistics_minimum_count=1)
+    data = {TASK: str(federation.root / "data/north"), "fundus_disease": str(federation.root / "data/north")}
+    federation.change(federation.site("north") / "site.yaml", data=data)
+    federation.add("north", range(24, 26), "rare")
+    federation.step()
+    sheet = federation.answer("north").sheet
+    assert sheet is not None and sheet.classes == {"healthy": None, "ill": None, "other": None}  # minimum_count holds
+    ask(federation.aggregator, aggregator_configuration(federation.aggregator), "fundus_disease", ["rare"])
+    federation.step("north")
+    assert not federation.sheet("north", 2).exists()
