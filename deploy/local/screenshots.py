@@ -48,8 +48,8 @@ SHOTS = {
     "report.png": 1460,
     "report-heldout.png": 2280,
     "audit.png": 1800,
-    "survey.png": 760,
-    "report-gain.png": 1460,
+    "survey.png": 720,
+    "report-gain.png": 1190,
 }
 """The pictures, and how high each is in pixels."""
 WIDTH, COLOURS = 1066, 128
@@ -60,7 +60,8 @@ BEFORE_REFERRAL = ("confusion", "roc", "precision-recall", "risk-coverage")
 PATH = {"rounds": 12, "baseline": "local", "stop_after": {"rounds": 1, "gain": 0.05}, "augmentation": {"copies": 2}}
 """What the run of a PI's path asks for besides; its net is small, for it trains three models twice."""
 WIDTHS = [8, 16]
-TERMINAL = "<!doctype html><meta charset=utf-8><style>pre {{ font: 12px/1.45 monospace; margin: 18px }}</style><pre>{}"
+STYLE = "font: 12px/1.45 monospace; margin: 18px; white-space: pre-wrap"
+TERMINAL = f"<!doctype html><meta charset=utf-8><pre style='{STYLE}'>{{}}"
 PAGE_TIME_MS, SHOT_WITHIN_S = 4000, 300.0
 """What a page has for its scripts, by its own clock; and the browser for all of it."""
 
