@@ -244,7 +244,7 @@ def _range(column: str) -> tuple[float, float]:
     if column.startswith("kappa") or _DIFFERENCES.fullmatch(column):
         return -1, 1
     if column == EPSILON or _is_count(column):
-        return int(column == MICRO_BATCH), math.inf
+        return 1 if column == MICRO_BATCH else 0, math.inf
     return (0, 1) if re.fullmatch(_SHARES, column) else (-math.inf, math.inf)
 
 

@@ -10,13 +10,14 @@ import pytest
 from pydantic import BaseModel
 
 from aggregator.configuration import AggregatorConfiguration
-from aggregator.preparation import Begin, Begun
+from aggregator.preparation import Begun
 from shared.doors.schema import Faults, fill
 from shared.errors import ConfigurationError
 from shared.exchange.reading import OTHERWISE, PLAIN_WORDS, check_record, parse_json, problems_in
 from shared.exchange.records.messages import Invite
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.values import Record
+from shared.learning.apart import Question
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import method_names, open_method
 from shared.learning.tasks import TASK_NAMES, task_named
@@ -43,7 +44,7 @@ def kinds(of: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
     """All that is loaded, but for what one process of a daemon writes for another."""
     for kind in of.__subclasses__():
         product = kind.__module__.partition(".")[0]
-        is_between = kind.__module__ in BETWEEN_PROCESSES or issubclass(kind, Begin | Begun)
+        is_between = kind.__module__ in BETWEEN_PROCESSES or issubclass(kind, Question | Begun)
         if product in ("aggregator", "shared", "site_client", "studies") and not is_between:
             yield kind
         yield from kinds(kind)
