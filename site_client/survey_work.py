@@ -11,7 +11,15 @@ import time
 from pathlib import Path
 
 from shared import service
-from shared.errors import ActionRequiredError, AlreadyExistsError, ConfigurationError, DataError, RejectedError, Stopped
+from shared.errors import (
+    ActionRequiredError,
+    AlreadyExistsError,
+    ConfigurationError,
+    DataError,
+    RejectedError,
+    Stopped,
+    TransientError,
+)
 from shared.exchange.channel import Channel
 from shared.exchange.names import MAX_RECORD_BYTES, sheet_path, survey_path
 from shared.exchange.records.surveys import Answer, Sheet, Survey
@@ -80,7 +88,8 @@ class SurveyWork:
                 return False
             self._is_in_trouble = True
             trouble = as_trouble(error, self._work)
-            self._tell(str(trouble).rstrip("."), "surveys wait until that is mended, and all else goes on")
+            level = logging.INFO if isinstance(trouble, TransientError) else logging.WARNING
+            self._tell(str(trouble).rstrip("."), "surveys wait until that is mended, and all else goes on", level)
             if trouble.__cause__ is error:  # nobody expected it
                 logger.error("%s", trouble, exc_info=error)
             return False
@@ -200,7 +209,7 @@ class SurveyWork:
         if self._stop.is_set() or store.is_paused(self._work):
             raise Stopped("interrupted, and begins anew")
 
-    def _tell(self, what: str, then: str = "it is left alone") -> None:
+    def _tell(self, what: str, then: str = "it is left alone", level: int = logging.WARNING) -> None:
         if what not in self._told:
-            logger.warning("%s; %s", what, then)
+            logger.log(level, "%s; %s", what, then)
         self._told.add(what)

@@ -69,11 +69,11 @@ class Inbox:
         # 1. The manifest passes the only door before a byte of a payload is asked for. What is wrong once may be a torn
         #    read; what is wrong twice is reported.
         try:
-            message = self._opened(manifest, ref, answers)
+            message = mirror.peer.open(manifest, ref, head=mirror.peer_head, answers=answers, refused=mirror.refused)
             if ref.kind != "offer":
                 check_encrypted(message, mirror.require_configuration(ref.run).encrypt)
         except DoubtfulError:
-            if self._fails_again(ref.path):
+            if not self._learn_keys() and self._fails_again(ref.path):
                 self._require_listed(ref.manifest, len(manifest))
                 raise
             return None
@@ -106,16 +106,6 @@ class Inbox:
         (mirror.accept if message.ref.kind in ("round", "update") else mirror.add)(message, manifest)
         logger.info("%s: received %s", mirror.own.site, ref.path)
         return message
-
-    def _opened(self, manifest: bytes, ref: MessageRef, answers: Collection[str | None]) -> Message:
-        """Check a manifest as the other side's next message, under a key that it has handed over to if need be."""
-        mirror = self._mirror
-        try:
-            return mirror.peer.open(manifest, ref, head=mirror.peer_head, answers=answers, refused=mirror.refused)
-        except DoubtfulError:
-            if not self._learn_keys():
-                raise
-            return mirror.peer.open(manifest, ref, head=mirror.peer_head, answers=answers, refused=mirror.refused)
 
     def is_signed(self, ref: MessageRef, manifest: bytes) -> bool:
         """Return whether the other side has signed a noticed manifest for this place."""

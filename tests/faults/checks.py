@@ -25,6 +25,7 @@ _NO_TROUBLE = (
     "keeps no such model out, in any round",  # the tiny task always gets these two warnings
     "which may be too few to learn from",
     "it is not believed, and the work goes on without it",  # of a heartbeat that was cut twice
+    "surveys wait until that is mended, and all else goes on",  # until the next look, which may come after the run
 )
 
 

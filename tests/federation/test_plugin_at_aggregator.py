@@ -138,6 +138,8 @@ def federation_of(root: Path, wheel: Plugin, **settings: object) -> Iterator[Fed
         yield federation
 
 
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_whatever_it_does_is_named_and_the_run_goes_on(
     wheel: Plugin, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

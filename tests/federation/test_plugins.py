@@ -98,6 +98,7 @@ def asked(project: Path, **changes: object) -> RunConfiguration:
 # --- a federation -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(900)
 def test_it_trains_in_a_federation_that_an_auditor_can_check(project: Path, installed: Path, tmp_path: Path) -> None:
     places = [tmp_path / "data" / name for name in ("north", "heldout")]
     draw = "import sys, pathlib; from round_shapes.synthetic import write_site; "

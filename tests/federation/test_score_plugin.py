@@ -76,6 +76,8 @@ def permit(wheel: Plugin) -> None:
     plugins.permit([wheel], {wheel.name: wheel.sha256}, "a test")
 
 
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_a_run_of_a_built_in_task_tells_it(wheel: Plugin, tmp_path: Path) -> None:
     asked = run_configuration(sites=["north"], quorum=1, scores={"brier": {}})
     policy = POLICY.model_copy(update={"plugins": {wheel.name: wheel.sha256}})

@@ -14,7 +14,8 @@ from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 from tests.federation.test_torchrun import TWO, assert_all_end, settle, torchrun_of, trains
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_a_federation_one_of_whose_sites_trains_by_torchrun(tmp_path: Path) -> None:
     """Its daemon is killed while they train."""
     with Federation(tmp_path, run_configuration(method="scaffold")) as federation:
