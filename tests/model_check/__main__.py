@@ -23,8 +23,8 @@ MODELS = {
     ),
     "the same with a quorum of two": Rules(is_reduced=True, rounds=1, quorum=2),
     "the same with one site asked in each round": Rules(is_reduced=True, rounds=1, sites_per_round=1),
-    "two folders, two rounds and the closing one; late answers count in the next; withdrawals, crashes, stops": Rules(
-        is_reduced=True, late_counts_next=True, poison=False, rotations=False, pauses=False, trouble=False
+    "two folders, two rounds and the closing one; late answers count next; withdrawals, crashes, deadlines": Rules(
+        is_reduced=True, late_counts_next=True, poison=False, rotations=False, pauses=False, stops=False, trouble=False
     ),
     "two folders, two rounds and the closing one; all accidents but refused messages": Rules(
         is_reduced=True, poison=False
