@@ -91,6 +91,7 @@ def test_the_card_says_what_is_known_and_null_for_the_rest(played: Played, card:
         "test": None,
         "software": None,
         "gain": None,
+        "test_images": None,
     }
     assert card["images"] == {"train": 12, "validation": 10, "test": None}
     assert card["run"]["rounds"] == {"planned": 1, "trained": 1, "in_the_model": 1}
