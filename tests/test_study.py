@@ -318,6 +318,8 @@ def test_a_run_begins_with_published_weights(data, tmp_path, monkeypatch):
     assert all(torch.equal(network.encoder.state_dict()[key], tensor) for key, tensor in encoder.state_dict().items())
 
 
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_ray_plays_the_same_cells(data, play):
     arms = {"too private": TOO_PRIVATE, "federated": {"method": "fedavg"}}
     path = written(data, "by-ray", arms=arms, noise=[])

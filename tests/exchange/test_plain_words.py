@@ -34,7 +34,7 @@ HOLDING = ([], [1], ["x", "x"], [[]], [0] * 30, {}, {"x": 1}, {1: 2}, {"x": {"y"
 _WRITERS = ("apart", "final", "folders", "outside", "torchrun", "train")
 BETWEEN_PROCESSES = (
     *(f"site_client.{name}" for name in _WRITERS),
-    *("shared.learning.apart", "aggregator.model_work", "aggregator.model_card"),
+    *("shared.learning.apart", "shared.audit.replay.apart", "aggregator.model_work", "aggregator.model_card"),
 )
 """What one process of a daemon writes for another."""
 WRONG = (None, True, *TEXTS, *NUMBERS, *HOLDING)

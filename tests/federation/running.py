@@ -40,7 +40,7 @@ POLICY = Policy(
     consent="auto", minimum_count=1, minimum_training_images=1, max_delta=0.01, total_delta=0.01, total_epsilon=1000.0
 )
 """Of sites with few images, which are public: a hospital has a run train on more, promise more and tell less."""
-WAIT_S = 240.0
+WAIT_S = 600.0
 
 
 def run_configuration(**changes: object) -> RunConfiguration:

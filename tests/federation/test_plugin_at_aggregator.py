@@ -180,6 +180,8 @@ def test_whatever_it_does_is_named_and_the_run_goes_on(
     assert not opened
 
 
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_it_holds_up_neither_a_site_s_verdict_nor_a_run_that_is_stopped(
     wheel: Plugin, place: Path, tmp_path: Path
 ) -> None:

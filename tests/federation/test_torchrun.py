@@ -169,6 +169,8 @@ def test_two_processes_answer_as_one_does(rested: Rested, clinic: Clinic) -> Non
         assert together.loss == pytest.approx(alone.loss, rel=1e-2)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_a_process_that_is_killed_is_trouble_that_passes(clinic: Clinic, rested: Rested) -> None:
     clinic.ask(**TWO)
     clinic.rest_at_first_batch()
@@ -196,6 +198,8 @@ def test_outside_the_hours_all_rest_and_nothing_is_lost(rested: Rested) -> None:
     assert rested.trouble == "None"
 
 
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_whoever_ends_the_training_ends_every_process(clinic: Clinic) -> None:
     clinic.ask(**TWO)
     clinic.rest_at_first_batch()
