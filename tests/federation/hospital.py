@@ -197,6 +197,10 @@ class Hospital:
         work_later(self.site)
         return self.channel.ledger.message(ref) is not None
 
+    def hears(self, run: str) -> bool:
+        """Take the site's answer to an offer, under a later key if need be; whether it has come."""
+        return any(self.receive(MessageRef("consent", run)) for _ in range(3))
+
     def send_round(
         self, run: RunConfiguration, round_no: int, beside: Mapping[str, bytes] = MappingProxyType({})
     ) -> MessageRef:

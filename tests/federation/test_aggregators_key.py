@@ -46,16 +46,12 @@ def hospital(tmp_path: Path, images: Path) -> Hospital:
     hospital = Hospital(tmp_path / "home", images)
     offer(hospital, "one")
     hospital.live()
-    assert heard(hospital, "one")
+    assert hospital.hears("one")
     return hospital
 
 
 def offer(hospital: Hospital, run: str) -> None:
     hospital.offer(run_configuration(run=run, sites=["north"], quorum=1))
-
-
-def heard(hospital: Hospital, run: str) -> bool:
-    return any(hospital.receive(MessageRef("consent", run)) for _ in range(3))
 
 
 def key_of(hospital: Hospital) -> SigningKey:
@@ -84,13 +80,13 @@ def test_a_hospital_goes_on_once_a_person_there_has_named_the_new_key(hospital: 
     assert named(hospital, "0" * 63 + "f").exit_code == 2
     with pytest.raises(ActionRequiredError, match=f"accept-key {new}"):
         hospital.live()
-    assert not heard(hospital, "two")
+    assert not hospital.hears("two")
 
     told = named(hospital, new)
     assert told.exit_code == 0 and new in told.output
     for _ in range(2):  # the first look learns the key
         hospital.live()
-    assert heard(hospital, "two")
+    assert hospital.hears("two")
     assert "a key of the aggregator that this site knows already" in named(hospital, new).output
 
     audit = verify(LocalFolder(hospital.drop), aggregator_key=before)

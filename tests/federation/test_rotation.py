@@ -46,11 +46,7 @@ def answer(hospital: Hospital, run: str) -> None:
     """The aggregator offers a run, the site says yes, the aggregator hears it."""
     hospital.offer(run_configuration(run=run, sites=["north"], quorum=1))
     hospital.live()
-    assert heard(hospital, run)
-
-
-def heard(hospital: Hospital, run: str) -> bool:
-    return any(hospital.receive(MessageRef("consent", run)) for _ in range(3))
+    assert hospital.hears(run)
 
 
 def signer(hospital: Hospital, run: str) -> str:
@@ -151,7 +147,7 @@ def test_what_was_signed_before_goes_out_under_the_old_key(hospital: Hospital, m
     assert hospital.is_signed(MessageRef("consent", "two"))
     rotate(hospital.work)
     hospital.live()
-    assert heard(hospital, "two")
+    assert hospital.hears("two")
     assert signer(hospital, "two") == old
     answer(hospital, "three")
     assert signer(hospital, "three") == own_key(hospital.work).public != old
@@ -202,14 +198,14 @@ def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(
     ref = MessageRef("consent", "three")
     LocalFolder(hospital.drop).create(ref.manifest, content)
     shutil.copy(hospital.drop / MessageRef("consent", "two").path / names.CONSENT, hospital.drop / ref.path)
-    assert not heard(hospital, "three")
+    assert not hospital.hears("three")
     assert "is signed by another key of north than its message 3: it is not taken, nor held" in caplog.text
     assert not hospital.channel.ledger.is_settled(ref)
     findings = verify(LocalFolder(hospital.drop)).findings
     assert "is signed by another key of north than its message 3" in {finding.what for finding in findings}
     shutil.rmtree(hospital.drop / ref.path)
     hospital.live()
-    assert heard(hospital, "three")
+    assert hospital.hears("three")
 
 
 def test_a_thief_who_hands_the_key_over_is_seen_by_all(hospital: Hospital, caplog: pytest.LogCaptureFixture) -> None:
