@@ -202,8 +202,9 @@ class Trainer:
 
     def _refresh(self, network: nn.Module, dataset: Dataset) -> None:
         """Measure the BatchNorm of a network that arrived on the site's own images, where the run says so."""
-        if self.method.options.refresh_batch_norm == "on_arrival":
-            measure_statistics(self.task, network, dataset.train, self.computing)
+        options = self.method.options
+        if options.refresh_batch_norm == "on_arrival":
+            measure_statistics(self.task, network, dataset.train, self.computing, most=options.refresh_images)
 
     def _untrained(self, classes: int) -> nn.Module:
         is_private = self.run.privacy is not None
@@ -556,6 +557,7 @@ class Trainer:
             repeats=dataset.repeats,
             max_grad_norm=self.options.max_grad_norm,
             refreshes=self.method.options.refresh_batch_norm != "never",
+            refresh_images=self.method.options.refresh_images,
             epochs_before=(round_no - 1) * self.method.epochs(self.run.epochs) + number - 1,
         )
 

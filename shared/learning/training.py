@@ -44,6 +44,7 @@ class Epoch:
         repeats: by id, how often an image is taken where it is more than once.
         max_grad_norm: to which the gradient of a step is clipped, if it is.
         refreshes: whether BatchNorm's statistics are measured anew after it.
+        refresh_images: of how many images at most; None: of all.
         epochs_before: of the whole run, at this site; each takes as many steps.
     """
 
@@ -54,6 +55,7 @@ class Epoch:
     repeats: Mapping[str, int] = field(default_factory=dict)
     max_grad_norm: float | None = None
     refreshes: bool = True
+    refresh_images: int | None = None
     epochs_before: int = 0
 
     @property
@@ -108,7 +110,7 @@ def train_epoch(
     planned = plan_batches(samples, epoch)
     batches = [processes.share_of(batch) for batch in planned]
     has_norms = bool(batch_norms(model))
-    refreshed_by = task.batches(samples) if epoch.refreshes and has_norms else []
+    refreshed_by = task.batches(evenly(samples, epoch.refresh_images)) if epoch.refreshes and has_norms else []
     whole = [[(sample, None) for sample in batch] for batch in refreshed_by]
     own_part = whole[processes.rank :: processes.count]
     steps_before = epoch.steps_before(samples)
@@ -267,8 +269,18 @@ def answers(
             yield batch, its_logits, its_targets
 
 
+def evenly(samples: Sequence[SampleT], most: int | None) -> Sequence[SampleT]:
+    """Return every nth sample, the first of them always, so that there are no more than ``most``; None: all of them."""
+    return samples if most is None else samples[:: math.ceil(len(samples) / most) or 1]
+
+
 def measure_statistics(
-    task: Task[Any, SampleT], model: nn.Module, samples: Sequence[SampleT], computing: Computing = EXACT
+    task: Task[Any, SampleT],
+    model: nn.Module,
+    samples: Sequence[SampleT],
+    computing: Computing = EXACT,
+    *,
+    most: int | None = None,
 ) -> None:
     """Sets every BatchNorm's running statistics to those of the images as they are, without augmentation or dropout.
 
@@ -279,8 +291,9 @@ def measure_statistics(
     Args:
         model: changed in place, statistics only; left in training mode.
         samples: the images; each batch counts alike.
+        most: of them to be measured, taken evenly; None: all of them.
     """
-    whole, processes = task.batches(samples), computing.processes
+    whole, processes = task.batches(evenly(samples, most)), computing.processes
     own_part = whole[processes.rank :: processes.count]
     _measure(model, (task.collate(batch)[0] for batch in own_part), computing, len(own_part) / len(whole))
 

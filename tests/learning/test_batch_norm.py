@@ -28,7 +28,7 @@ def test_statistics_that_were_measured_are_put_back() -> None:
 @pytest.mark.parametrize("when", ["after_training", "on_arrival"])
 def test_on_arrival_a_site_measures_with_its_own_images(tmp_path: Path, when: str) -> None:
     """What it scores, trains and keeps is the model so measured; the weights are everybody's."""
-    run = run_configuration(method_options={"refresh_batch_norm": when})
+    run = run_configuration(method_options={"refresh_batch_norm": when, "refresh_images": 3})
     data = {site: tmp_path / site for site in run.sites}
     for number, folder in enumerate(data.values()):
         write_data(run.task, folder, number, 8, seed=number)
@@ -39,7 +39,7 @@ def test_on_arrival_a_site_measures_with_its_own_images(tmp_path: Path, when: st
         states.append({name: tensor.clone() for name, tensor in network.state_dict().items()})
         (tested,) = (row for row in outcome.rows[outcome.chosen[site]][site] if row.split == "test")
         assert tested.scores["dice_mean"] == pytest.approx(outcome.tests[site].scores["dice_mean"].value, abs=1e-4)
-        measure_statistics(final.task, network, final.dataset.train)
+        measure_statistics(final.task, network, final.dataset.train, most=3)
         measured = network.state_dict()
         assert all(torch.equal(tensor, measured[name]) for name, tensor in states[-1].items()) == (when == "on_arrival")
     (one, other), buffers = states, {name for name, _ in network.named_buffers()}

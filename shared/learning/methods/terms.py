@@ -42,6 +42,8 @@ class MethodOptions(BaseModel):
     """When a site measures BatchNorm's statistics on its own training images: after each epoch; on arrival of a model,
     too; or never, and training leaves them as it met them.
     """
+    refresh_images: Annotated[int | None, Field(ge=1)] = None
+    """Of how many of these images at most, taken evenly in the order of their names; None: of all."""
     fine_tuning_epochs: Annotated[int, Field(ge=0, le=1000)] = 0
     """Epochs that each site trains the chosen model on its own images, in the end; the result stays there."""
 
