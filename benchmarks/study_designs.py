@@ -96,7 +96,7 @@ _AT_LENGTH = {
         "score_every": 5,
         "learning_rate": {"shape": "cosine", "final": 0.00002, "period": 30},
         "task_options": {"widths": [16, 32, 64, 128, 256], "dropout": 0.2, "optimizer": "adam"},
-        "method_options": {"dice": True, "refresh_batch_norm": "on_arrival", "refresh_images": 16},
+        "method_options": {"dice": True, "refresh_batch_norm": "on_arrival", "refresh_images": 8},
         "augmentation": {"copies": 1, "originals": False, "crops": {"size": 128, "per_image": 1, "foreground": 0.5}},
         "split": {"train": 0.6, "validation": 0.2, "test": 0.2},
     },
