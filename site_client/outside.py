@@ -215,7 +215,12 @@ def _work(
         child = sandbox.start(program, handed, written, log, largest=largest, threads=site.threads)
     except OSError as error:
         raise ActionRequiredError(f"{whose}: cannot be started ({error.strerror}); install bubblewrap again") from None
-    if code := attended(child, program.minutes, goes_on, too_long):
+    try:
+        code = attended(child.poll, program.minutes, goes_on, too_long)
+    finally:
+        child.kill()
+        child.communicate()
+    if code:
         raise ActionRequiredError(
             f"{whose}: ended with an error ({last_words(log, code)}); what it said is in {log}; correct it, or withdraw"
         )

@@ -1,15 +1,14 @@
 """What needs the code of a plug-in is done in a process of its own, which has neither our keys nor a password.
 
-A ``Question`` is one piece of such work. Without plug-ins it is answered here. With them a child process is started
-(``plugged.py``), which compares run, settings and installed files once more before it imports anything. It works under
-limits of time and memory. What it answers is read back as JSON, by the question's own form.
+A ``Question`` is one piece of such work. Without plug-ins it is answered here. With them another process answers it
+(``standby.py``, ``plugged.py``), which compares run, settings and installed files once more before it imports anything.
+It works under limits of time and memory. What it answers is read back as JSON, by the question's own form.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,15 +36,14 @@ from shared.exchange.records.run import DistributionName, Plugin
 from shared.exchange.records.values import Digest, Record
 from shared.folder.durable import write_file
 from shared.learning.plugins import disagreements
+from shared.learning.standby import standing_by
 
 QUESTION, ANSWER, OBSTACLE, OUTPUT = "question.json", "answer.json", "obstacle.json", "output.txt"
 PERCENT, REST = "percent", "rest"
 WITH_PLUGINS, PLUGIN_MINUTES = "--with-plugins", "--plugin-minutes"
 """By what people have a command run the plug-ins that a model or a run names, and how long these may take."""
-PROGRAM = "shared.learning.plugged"
-"""The module that a child process runs."""
 
-LOOK_S = 0.1  # between two looks whether it has answered
+LOOK_S = 0.05  # between two looks whether it has answered
 _ROOM_BYTES = 4_000_000_000  # that PyTorch itself takes, and what prepares images, beside what a run says it takes
 _LARGEST_ANSWER = 100_000_000  # bytes: the units of a large folder
 _SECRET = re.compile("PASS|SECRET|TOKEN|CREDENTIAL|KEY|PROXY", re.IGNORECASE)
@@ -128,7 +126,7 @@ class Question(Record, Generic[AnswerT]):
 
 
 class Asked(Record):
-    """``question.json``: what a child process is started with. No password and no key of anybody's is in it; an audit
+    """``question.json``: what such a process is asked. No password and no key of anybody's is in it; an audit
     of an encrypted run gives it what opens that run's files alone.
 
     Args:
@@ -250,43 +248,32 @@ def rest_or_go_on(folder: Path, is_time: IsTime) -> bool:
 
 
 def attended(
-    child: subprocess.Popen[bytes], minutes: float, goes_on: Callable[[], bool], too_long: DropfedError
+    poll: Callable[[], int | None], minutes: float, goes_on: Callable[[], bool], too_long: DropfedError
 ) -> int:
-    """Wait until a child ends; return its exit status. It is gone when this returns or raises.
+    """Wait until a process ends; return its exit status.
 
     Args:
+        poll: returns that exit status, and None while it works.
         minutes: that it may work.
         goes_on: asked over and over whether it works or rests; may raise to end it.
         too_long: what is raised of one that works longer.
     """
     left_s = minutes * 60
-    try:
-        while child.poll() is None:
-            began = time.monotonic()
-            works = goes_on()
-            time.sleep(LOOK_S)
-            left_s -= (time.monotonic() - began) * works
-            if left_s < 0:
-                raise too_long
-        return child.returncode
-    finally:
-        child.kill()
-        child.communicate()
+    while (code := poll()) is None:
+        began = time.monotonic()
+        works = goes_on()
+        time.sleep(LOOK_S)
+        left_s -= (time.monotonic() - began) * works
+        if left_s < 0:
+            raise too_long
+    return code
 
 
 def _worked(folder: Path, bounds: Bounds, is_time: IsTime, whose: str) -> int:
-    """Have a child work; return its exit status. None is left when this returns or raises."""
-    with (folder / OUTPUT).open("wb") as output:
-        child = subprocess.Popen(  # noqa: S603  (our own program, with nothing of others in its arguments)
-            [sys.executable, "-m", PROGRAM, str(folder)],
-            stdin=subprocess.PIPE,  # it ends when nobody holds the other end
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment_of(bounds.threads),
-            start_new_session=True,  # Ctrl-C is the daemon's to hear
-        )
+    """Have another process work; return its exit status. None works any more when this returns or raises."""
     too_long = PluginError(f"{whose}: {bounds.too_long}")
-    return attended(child, bounds.minutes, lambda: rest_or_go_on(folder, is_time), too_long)
+    with (folder / OUTPUT).open("wb") as output, standing_by(folder, environment_of(bounds.threads), output) as standby:
+        return attended(standby.poll, bounds.minutes, lambda: rest_or_go_on(folder, is_time), too_long)
 
 
 def _outcome(question: Question[Any], folder: Path, code: int, whose: str) -> Any:

@@ -1,10 +1,11 @@
-"""The process that answers a question with a plug-in's code, which lies in the folder that it is told; see
-``apart.py``.
+"""The process that answers questions with a plug-in's code, which lie in the folders that it is told; see ``apart.py``
+and ``standby.py``.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from importlib import import_module
@@ -16,7 +17,8 @@ import torch
 from shared.doors.schema import fill_json
 from shared.errors import DropfedError, PluginError
 from shared.folder.durable import disk_trouble, write_file
-from shared.learning.apart import ANSWER, OBSTACLE, PERCENT, QUESTION, REST, Asked, Obstacle, Question, confine
+from shared.learning.apart import ANSWER, OBSTACLE, OUTPUT, PERCENT, QUESTION, REST, Asked, Obstacle, Question, confine
+from shared.learning.loading import can_fork
 from shared.learning.plugins import permit
 from shared.lifeline import end, end_with_starter
 
@@ -26,19 +28,34 @@ _LARGEST_QUESTION = 100_000_000  # bytes: the members of a large set
 logger = logging.getLogger(__name__)
 
 
-def work(folder: Path) -> None:
+def stand_by() -> None:
+    """Answer the question in each folder that standard input names, in a process of its own; say on standard output
+    how that ended. Where the system cannot fork, this process answers one question and ends.
+    """
+    while line := sys.stdin.buffer.readline():
+        folder = Path(os.fsdecode(line.rstrip(b"\n")))
+        asked = fill_json(Asked, (folder / QUESTION).read_bytes(), _LARGEST_QUESTION)
+        module, _, name = asked.kind.partition(":")
+        kind: type[Question[Any]] = getattr(import_module(module), name)  # of our own, with what it imports
+        child = os.fork() if can_fork() else 0
+        if not child:
+            work(folder, asked, kind)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def work(folder: Path, asked: Asked, kind: type[Question[Any]]) -> None:
     """Answer, or say what stands in the way; then end this process."""
     end_with_starter()
+    with (folder / OUTPUT).open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
     logging.basicConfig(level=logging.WARNING)
-    asked = fill_json(Asked, (folder / QUESTION).read_bytes(), _LARGEST_QUESTION)
     try:
         # 1. The limits come first.
         confine(asked.bounds)
         # 2. What is installed, what is allowed and what the run asks for must be one, file by file.
         permit(asked.plugins, asked.bounds.allowed, asked.bounds.allowed_in)
         # 3. Only now a plug-in is imported: the question asks for its task or method.
-        module, _, name = asked.kind.partition(":")
-        kind: type[Question[Any]] = getattr(import_module(module), name)
         question = fill_json(kind, asked.question.encode(), _LARGEST_QUESTION)
         answer = question.answer(lambda percent: _tell_and_rest(folder, percent))
         write_file(folder / ANSWER, kind.form.dump_json(answer))
@@ -66,4 +83,4 @@ def _tell_and_rest(folder: Path, percent: int) -> None:
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]))
+    stand_by()

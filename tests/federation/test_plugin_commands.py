@@ -53,7 +53,8 @@ from shared.learning.tasks.octa_segmentation.task import OctaSegmentation
 
 PLACE = Path({place!r})
 descriptors = [os.path.realpath(f"/proc/self/fd/{{number}}") for number in os.listdir("/proc/self/fd")]
-question = Path(sys.argv[1], "question.json").read_text() if len(sys.argv) == 2 else ""
+asked = Path(os.readlink("/proc/self/fd/1")).with_name("question.json")
+question = asked.read_text() if asked.exists() else ""
 seen = {{"environment": dict(os.environ), "arguments": sys.argv, "descriptors": descriptors, "question": question}}
 (PLACE / f"{{os.getpid()}}.json").write_text(json.dumps(seen))
 print("what a plug-in prints disturbs nobody")

@@ -1,0 +1,99 @@
+"""Processes that stand by to answer questions with the code of plug-ins; see ``apart.py`` and ``plugged.py``.
+
+What answers take is imported once: a process that stands by forks another for each question, where the system can fork.
+The code of a plug-in is imported in that other one alone, which ends with the question.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from select import select
+from typing import IO
+
+PROGRAM = "shared.learning.plugged"
+"""The module that a process that stands by runs."""
+
+
+class Standby:
+    """A process that answers one question at a time. It ends when nobody holds the other end of its standard input.
+
+    Args:
+        environment: of the process; nothing in it leads to a password.
+        output: to which it says why, if it cannot begin.
+    """
+
+    def __init__(self, environment: Mapping[str, str], output: IO[bytes]) -> None:
+        self.environment = environment
+        self._process = subprocess.Popen(  # noqa: S603  (our own program, with nothing of others in its arguments)
+            [sys.executable, "-m", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is the daemon's to hear
+        )
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can be asked anything more."""
+        return self._process.poll() is None
+
+    def begin(self, folder: Path) -> None:
+        """Have it answer the question in a folder; ``poll`` tells if it cannot."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(os.fsencode(folder) + b"\n")
+            self._process.stdin.flush()
+
+    def poll(self) -> int | None:
+        """Return the exit status of the process that answers; None while that works."""
+        assert self._process.stdout is not None
+        if sys.platform == "win32" or (self.lives and not select([self._process.stdout], [], [], 0)[0]):
+            return self._process.poll()
+        said = self._process.stdout.readline()
+        return int(said) if said else self._process.wait()
+
+    def kill(self) -> None:
+        """End it at once, and whatever it started."""
+        if sys.platform == "win32":
+            self._process.kill()
+        else:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+
+_idle: list[Standby] = []
+
+
+@contextmanager
+def standing_by(folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Iterator[Standby]:
+    """Have a process answer the question in a folder: one that stands by, or a new one; it stands by again afterwards.
+
+    One whose question was cut short is gone when this returns or raises, with whatever it started.
+    """
+    standby = _begun(folder, environment, output)
+    try:
+        yield standby
+    except BaseException:
+        standby.kill()
+        raise
+    _idle.append(standby)
+
+
+def _begun(folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Standby:
+    while _idle:
+        standby = _idle.pop()
+        if standby.lives and standby.environment == environment:
+            break
+        standby.kill()
+    else:
+        standby = Standby(environment, output)
+    standby.begin(folder)
+    return standby

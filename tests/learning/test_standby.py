@@ -1,0 +1,117 @@
+"""Processes that stand by to answer questions: one process answers each, and none is left of what was cut short."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from pydantic import TypeAdapter
+
+from shared.learning.apart import ANSWER, OUTPUT, QUESTION, Asked, Bounds, Progress, Question, environment_of
+from shared.learning.standby import Standby, standing_by
+from tests.federation.running import WAIT_S
+
+BOUNDS = Bounds(
+    said_in="a test",
+    allowed={},
+    allowed_in="a test",
+    minutes=1,
+    minutes_key="minutes",
+    memory_gb=None,
+    if_full="give it less",
+    threads=1,
+)
+
+
+class WhoAnswers(Question[list[int]]):
+    """The process that answers and the one that it was forked from."""
+
+    form: ClassVar[TypeAdapter[list[int]]] = TypeAdapter(list[int])
+
+    def answer(self, on_progress: Progress) -> list[int]:
+        print("said by who answers")
+        return [os.getpid(), os.getppid()]
+
+
+class Hangs(WhoAnswers):
+    def answer(self, on_progress: Progress) -> list[int]:
+        on_progress(os.getpid())
+        time.sleep(600)
+        return []
+
+
+def asked_in(folder: Path, kind: type[WhoAnswers]) -> Path:
+    folder.mkdir()
+    asked = Asked(
+        kind=f"{kind.__module__}:{kind.__qualname__}",
+        question=kind().model_dump_json(),
+        plugins=[],
+        bounds=BOUNDS,
+        whose="a test",
+    )
+    (folder / QUESTION).write_text(asked.model_dump_json())
+    return folder
+
+
+def answer_of(folder: Path, threads: int = 1) -> tuple[int, int]:
+    asked_in(folder, WhoAnswers)
+    with (folder / OUTPUT).open("wb") as output, standing_by(folder, environment_of(threads), output) as standby:
+        wait_until(lambda: ended(standby))
+    assert "said by who answers" in (folder / OUTPUT).read_text()
+    answered, forked_from = WhoAnswers.form.validate_json((folder / ANSWER).read_bytes())
+    return answered, forked_from
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def ended(standby: Standby) -> bool:
+    code = standby.poll()
+    assert code in (None, 0)
+    return code == 0
+
+
+def is_there(process: int) -> bool:
+    """Whether it is, and is more than the number of one that ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_one_stands_by_and_each_question_has_a_process_of_its_own(tmp_path: Path) -> None:
+    (first, one), (second, other) = (answer_of(tmp_path / name) for name in ("a", "b"))
+    assert one == other
+    assert len({first, second, one}) == 3
+    assert not is_there(first) and not is_there(second) and is_there(one)
+    # With other settings another one takes its place.
+    _, another = answer_of(tmp_path / "c", threads=2)
+    assert another != one and not is_there(one)
+    # Where it was killed, nobody notices.
+    os.kill(another, 9)
+    wait_until(lambda: not is_there(another))
+    assert answer_of(tmp_path / "d", threads=2)[1] != another
+
+
+def test_of_a_question_that_is_cut_short_nothing_is_left(tmp_path: Path) -> None:
+    folder = asked_in(tmp_path / "a", Hangs)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        (folder / OUTPUT).open("wb") as output,
+        standing_by(folder, environment_of(1), output) as standby,
+    ):
+        wait_until((folder / "percent").exists)
+        assert standby.poll() is None
+        raise KeyboardInterrupt
+    answers = int((folder / "percent").read_text())
+    wait_until(lambda: not is_there(answers))
+    assert not standby.lives
+    assert answer_of(tmp_path / "b")[1] != answers
