@@ -26,8 +26,8 @@ LONGEST = ("tests/test_study", "tests/test_demo", "tests/test_cells", "tests/fed
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two for each core: half of the time a test waits for a daemon or a server."""
-    return 2 * len(os.sched_getaffinity(0))
+    """Two for each core, and one more: half of the time a test waits for a daemon or a server."""
+    return 2 * len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_configure() -> None:

@@ -158,6 +158,7 @@ def written(root: Path, **changes: object) -> Cell:
     return cell
 
 
+@pytest.mark.long
 def test_a_killed_cell_goes_on_and_every_round_is_of_its_fold(tmp_path: Path) -> None:
     cell, home = written(tmp_path), tmp_path / "cell"
     run = cell.configuration.run

@@ -105,6 +105,7 @@ def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_se
     assert "validation images of clinic-a serve for the tolerance check" in " ".join(result.stdout.split())
 
 
+@pytest.mark.long
 def test_the_demo_stages_by_feduaa_over_sites_with_scales_of_their_own(
     tmp_path: Path, demo_here: Callable[..., Result]
 ) -> None:

@@ -225,6 +225,7 @@ def person(clinic: Clinic, command: str) -> None:
     assert CliRunner().invoke(main, [command, "--work", str(clinic.work)]).exit_code == 0
 
 
+@pytest.mark.long
 def test_several_machines_train_together(
     clinic: Clinic, rested: Rested, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

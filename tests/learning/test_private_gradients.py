@@ -29,6 +29,7 @@ SECRET = Secret(bytes(range(32)))
 OTHER = Secret(bytes(range(1, 33)))
 SILENT = 1e-12  # a noise multiplier that leaves the clipped sums to be seen
 NETWORKS = (*ENCODERS, "unet", "signal")
+ALIKE = ("resnet34", "vgg19")  # deeper than resnet18 and small, of the same layers
 
 
 def how(noise=SILENT, *, greatest=1.0, images=12, batch_size=4):
@@ -111,7 +112,7 @@ def test_the_variance_keeps_its_constant_and_a_frozen_norm_stays_frozen():
 # The gradient of each image
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in ALIKE])
 def test_the_sum_is_that_of_each_images_own_clipped_gradient(name):
     model, images = network(name)
     model, images = model.double(), images.double()  # in floats a rounding that passes a ReLU's kink grows with depth

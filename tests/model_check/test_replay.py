@@ -13,10 +13,10 @@ from tests.model_check.state import State
 
 
 def test_the_daemons_do_what_the_model_says() -> None:
-    walks = [walked(seed) for seed in range(8)]
-    assert sum(walk.has_ended for walk in walks) >= 6
-    assert sum(walk.state.director.round_no > walk.rules.rounds for walk in walks) >= 4  # the closing round
-    assert sum(len(walk.told) for walk in walks) >= 1200
+    walks = [walked(seed) for seed in range(4)]
+    assert sum(walk.has_ended for walk in walks) >= 3
+    assert sum(walk.state.director.round_no > walk.rules.rounds for walk in walks) >= 2  # the closing round
+    assert sum(len(walk.told) for walk in walks) >= 600
 
 
 def _towards_a_gap(step: Step) -> float:
