@@ -184,7 +184,8 @@ def may_be_offered_early(exchange: Exchange, run: str) -> bool:
 def expected(exchange: Exchange) -> list[MessageRef]:
     """Return where the messages lie that a site may still send, by run in the order in which it sends them.
 
-    Of a run that the site has left nothing more comes. Nor of one whose end it had read when it sent what has come.
+    Of a run that the site has declined or left nothing more comes. Nor of one whose end it had read when it sent what
+    has come.
     """
     own = exchange.own_messages()
     answered = {message.manifest.in_reply_to for message in exchange.peer_messages()}
@@ -198,6 +199,9 @@ def expected(exchange: Exchange) -> list[MessageRef]:
             answers[ref.run].append(MessageRef("update", ref.run, ref.round_no))
         elif ref.kind in ("final", "abort") and message.manifest.seq <= read:
             del answers[ref.run]
-    withdrawals = {run: MessageRef("withdrawal", run) for run in answers}
-    refs = [ref for run, left in withdrawals.items() if not exchange.is_settled(left) for ref in (*answers[run], left)]
+    refs = []
+    for run, of_run in answers.items():
+        left, consent = MessageRef("withdrawal", run), consent_of(exchange, run)
+        if not exchange.is_settled(left) and (consent is None or consent.agrees):
+            refs += [*of_run, left]
     return [ref for ref in refs if not exchange.is_settled(ref)]
