@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from aggregator import rounds
-from aggregator.facts import awaited, late_answer, run_facts, site_facts
+from aggregator.facts import awaited, early_offers, late_answer, may_be_offered_early, run_facts, site_facts
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import ModelWork
 from aggregator.results import best_so_far, choose_final, no_gain, run_outcome, run_standstills
@@ -63,6 +63,8 @@ class Daemon:
         score_name: the validation score by which the final model is chosen.
         stop: set from outside to stop cleanly; the run goes on at the next start.
         beside: its block lasts as long as the run does.
+        waiting: runs that come later, in their order. Their sites are asked already whether they agree.
+        others: the sites of those alone.
     """
 
     def __init__(
@@ -76,12 +78,16 @@ class Daemon:
         stop: threading.Event,
         news: threading.Event,
         beside: AbstractContextManager[None] | None = None,
+        waiting: Sequence[RunStore] = (),
+        others: Sequence[FolderSync] = (),
     ) -> None:
         self._store = store
         self._run = store.configuration()
         self._sharing = store.sharing()
         self._tensors = self._sharing.shared
         self._sites = {site.name: site for site in sites}
+        self._all_sites = self._sites | {site.name: site for site in others}
+        self._waiting_runs = {each.run: (each, each.configuration()) for each in waiting}
         self._work = work
         self._in_turn = in_turn
         self._plain_files = PlainFiles(store, self._run, self._sharing)
@@ -105,14 +111,14 @@ class Daemon:
 
     def _run_to_the_end(self) -> None:
         self._store.note_trouble("")
-        for site in self._sites.values():
+        for site in self._all_sites.values():
             site.start()
         try:
             while not self._stop.is_set() and self._goes_on():
                 pass
         finally:
             self._stop.set()
-            for site in self._sites.values():
+            for site in self._all_sites.values():
                 site.join()
             self._forget_ciphertexts()
 
@@ -125,8 +131,9 @@ class Daemon:
             if self._is_over() and not any(site.has_to_prune for site in self._sites.values()):
                 return False
             self._news.clear()
-            has_acted = [self._act_or_put_off(action) for action in rounds.decide(self._facts())]
-            for site in self._sites.values():
+            actions = [*rounds.decide(self._facts()), *self._early_offers()]
+            has_acted = [self._act_or_put_off(action) for action in actions]
+            for site in self._all_sites.values():
                 if site.channel is not None:
                     site.attend(awaited(site.channel.ledger, self._run.run, self._store.round_no))
             if not any(has_acted):
@@ -145,7 +152,7 @@ class Daemon:
         self._stop.wait(DISK_TROUBLE_PAUSE_S)
 
     def _interrupt(self) -> None:
-        for site in self._sites.values():
+        for site in self._all_sites.values():
             site.interrupt()
 
     def look_soon(self, site: str) -> None:
@@ -161,6 +168,16 @@ class Daemon:
     def final_model(self) -> Path | None:
         """The chosen model once it is in every site's folder, which ends the run."""
         return self._store.final_model if self._store.card() and self._is_over() else None
+
+    def _early_offers(self) -> list[rounds.OfferEarly]:
+        """Return what can be asked now about the runs that wait; once this run is over, they ask in their own turn."""
+        offers: list[rounds.OfferEarly] = []
+        for store, run in self._waiting_runs.values():
+            if not (self._store.is_over or store.stop_requested):
+                sites = [self._all_sites[name] for name in run.sites]
+                able = {site.name: site.channel.ledger for site in sites if site.channel and not site.cannot_have(run)}
+                offers += early_offers(able, run.run)
+        return offers
 
     def _is_over(self) -> bool:
         if not self._store.is_over:
@@ -299,6 +316,11 @@ class Daemon:
         """Sign what an action says for a site, unless the site has left, or was heard of, since it was decided."""
         store, run, site = self._store, self._run.run, action.site
         match action:
+            case rounds.OfferEarly(run=waiting):
+                home = self._all_sites[site]
+                if home.channel is not None and may_be_offered_early(home.channel.ledger, waiting):
+                    files = self._waiting_runs[waiting][0].offer_files()
+                    home.channel.outbox.sign(MessageRef("offer", waiting), files, in_reply_to=home.card_digest)
             case rounds.SignOffer():
                 self._sign(site, MessageRef("offer", run), store.offer_files(), self._sites[site].card_digest)
             case rounds.SignRound(round_no=round_no):

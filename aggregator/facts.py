@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from aggregator.rounds import RunFacts, SiteFacts, due_end
+from aggregator.rounds import OfferEarly, RunFacts, SiteFacts, due_end
 from aggregator.store import consent_of, withdrawal_of
 from shared.exchange.names import MessageRef
 from shared.exchange.order import Ending, Exchange, ending
@@ -169,20 +169,39 @@ def awaited(exchange: Exchange, run: str, round_no: int) -> MessageRef | None:
     return None
 
 
-def expected(exchange: Exchange) -> list[MessageRef]:
-    """Return where the messages lie that a site may still send, in the order in which it sends them.
+def early_offers(sites: Mapping[str, Exchange], run: str) -> list[OfferEarly]:
+    """Return which of these sites are asked now about a run that waits for its turn."""
+    return [OfferEarly(name, run) for name, exchange in sites.items() if may_be_offered_early(exchange, run)]
 
-    What comes before its newest consent that was accepted has come, or never will: its messages are chained.
+
+def may_be_offered_early(exchange: Exchange, run: str) -> bool:
+    """Return whether a run that waits may be offered now: nothing comes between a round and its verdict."""
+    own = exchange.own_messages()
+    is_offered = exchange.message(MessageRef("offer", run)) is not None
+    return not (is_offered or (own and own[-1].ref.kind == "round"))
+
+
+def expected(exchange: Exchange) -> list[MessageRef]:
+    """Return where the messages lie that a site may still send, by run in the order in which it sends them.
+
+    Of a run that the site has declined or left nothing more comes. Nor of one whose end it had read when it sent what
+    has come.
     """
-    runs: list[str] = []
+    own = exchange.own_messages()
+    answered = {message.manifest.in_reply_to for message in exchange.peer_messages()}
+    read = max((message.manifest.seq for message in own if message.digest in answered), default=0)
     answers: dict[str, list[MessageRef]] = {}
-    for ref in (message.ref for message in exchange.own_messages()):
+    for message in own:
+        ref = message.ref
         if ref.kind == "offer":
-            runs.append(ref.run)
             answers[ref.run] = [MessageRef("consent", ref.run)]
         elif ref.kind == "round":
             answers[ref.run].append(MessageRef("update", ref.run, ref.round_no))
-    while len(runs) > 1 and any(exchange.message(MessageRef("consent", run)) for run in runs[1:]):
-        runs.pop(0)
-    refs = [ref for run in runs for ref in (*answers[run], MessageRef("withdrawal", run))]
+        elif ref.kind in ("final", "abort") and message.manifest.seq <= read:
+            del answers[ref.run]
+    refs = []
+    for run, of_run in answers.items():
+        left, consent = MessageRef("withdrawal", run), consent_of(exchange, run)
+        if not exchange.is_settled(left) and (consent is None or consent.agrees):
+            refs += [*of_run, left]
     return [ref for ref in refs if not exchange.is_settled(ref)]

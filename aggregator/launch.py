@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from aggregator.configuration import AggregatorConfiguration, open_folder
 from aggregator.daemon import Daemon
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import begin_work
-from aggregator.preparation import ended_already, prepare
+from aggregator.overview import is_owed
+from aggregator.preparation import ended_already, prepare, read_run
+from aggregator.run_view import open_run_files, view_of
 from aggregator.setup import KEY_FILE, encryption_key
 from aggregator.site import read_invite
 from aggregator.store import RunStore
 from aggregator.tracking import tracker
+from shared.errors import DropfedError
 from shared.escaping import quoted
-from shared.exchange.records.run import RunConfiguration
 from shared.exchange.signing import SigningKey
 from shared.folder.copies import Copies
 from shared.folder.meter import TRANSFER, Meter
+from shared.learning.outcome import Outcome
 from shared.logs import log_to
 
 logger = logging.getLogger(__name__)
 
 
-def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
+def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event, waiting: Sequence[Path] = ()) -> Daemon:
     """Check everything that can be known before the run, begin it, and build the daemon.
+
+    Args:
+        waiting: the RUN.yaml of runs that come later; those that can be begun already are offered meanwhile.
 
     Raises:
         ConfigurationError: every problem; see ``prepare``.
@@ -35,11 +42,15 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
     configuration, begun = prepared.configuration, prepared.begun
     run = begun.run
     log_to(work / "log.txt", configuration.log)
-    news = threading.Event()
-    sites = _open_sites(work, run, configuration, stop=stop, news=news)
     store = RunStore(work, run.run)
     store.begin(run, begun.division)
     model_work = begin_work(prepared, store, stop)
+    come_later = [each for path in waiting if (each := _begun_early(work, path, stop)) is not None]
+    besides = {site for each in come_later for site in each.configuration().sites} - set(run.sites)
+    news = threading.Event()
+    sites, others = (
+        _open_sites(work, names, configuration, stop=stop, news=news) for names in (set(run.sites), besides)
+    )
     if begun.is_new:
         if begun.weights_sha256:
             logger.info("training begins from published weights, SHA-256 %s", begun.weights_sha256)
@@ -60,18 +71,46 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event) -> Daemon:
         stop=stop,
         news=news,
         beside=tracker(work, store, configuration.track, configuration.federation),
+        waiting=come_later,
+        others=others,
     )
+
+
+def ended_before(work: Path, run: str) -> Outcome | None:
+    """Return what a run came to that has ended, and whose every site has been told; None of any other."""
+    store = RunStore(work, run)
+    if not store.is_over:
+        return None
+    reading = open_run_files(work, store)
+    if any(is_owed(work / "sites" / site, ledger, store) for site, ledger in reading.ledgers.items()):
+        return None
+    return view_of(reading, with_open_round=False).outcome
+
+
+def _begun_early(work: Path, run_yaml: Path, stop: threading.Event) -> RunStore | None:
+    """Begin a run that waits for its turn, so that it can be offered; return None if that cannot be done yet."""
+    try:
+        store = RunStore(work, read_run(run_yaml).run)
+        if not store.aggregate_path(0).exists():
+            prepared = prepare(work, run_yaml, waits=True)
+            store.begin(prepared.begun.run, prepared.begun.division)
+            begin_work(prepared, store, stop)
+    except DropfedError as error:
+        why = "; ".join(str(error).splitlines())
+        logger.warning("%s cannot be offered yet, and is tried again when its turn comes: %s", run_yaml, why)
+        return None
+    return None if store.is_over else store
 
 
 def _open_sites(
     work: Path,
-    run: RunConfiguration,
+    sites: Collection[str],
     configuration: AggregatorConfiguration,
     *,
     stop: threading.Event,
     news: threading.Event,
 ) -> list[FolderSync]:
-    """Return the run's sites, by their names."""
+    """Return sites, by their names."""
     key, own_encryption_key, copies = SigningKey.at(work / KEY_FILE), encryption_key(work), Copies()
     return [
         FolderSync(
@@ -84,5 +123,5 @@ def _open_sites(
             longest_interval_s=configuration.poll_seconds,
             on_news=news.set,
         )
-        for name in sorted(run.sites)
+        for name in sorted(sites)
     ]

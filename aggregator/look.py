@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -69,17 +69,15 @@ def look(
     if awaited and manifest and not inbox.skips_messages(awaited, manifest):
         with suppress(DoubtfulError):  # the site may have left its answer elsewhere, as a withdrawal
             return Seen(fetch(awaited, manifest), is_whole=False)  # there may be more
-    # A site's messages are put into its folder in their order. So where its last one of the run is not, its withdrawal,
+    # A site's messages are put into its folder in their order. So where its last one of a run is not, its withdrawal,
     # this request has shown that it had not left.
-    last = expected(ledger)[-1:] if searches else []
+    last = [ref for ref in expected(ledger) if ref.kind == "withdrawal"] if searches else []
     left = [ref for ref in last if _is_there(inbox, ref, noticed)]
     if manifest is None and not left and not may_have_sent_more():
         _require_there(ledger, inbox, noticed)
         return Seen(happened=False, is_whole=all(map(ledger.is_settled, noticed)))
     happened, doubtful = False, None
-    for ref in expected(ledger):
-        if (manifest := inbox.notice(ref)) is None:
-            continue
+    for ref, manifest in _in_order(inbox, expected(ledger)):
         try:
             happened |= fetch(ref, manifest)
         except DoubtfulError as error:  # put there by anybody: it must not hide what the site has sent
@@ -94,6 +92,18 @@ def look(
     if not happened:
         _require_there(ledger, inbox, noticed)
     return Seen(happened, is_whole=all(map(ledger.is_settled, {*left, *noticed})))
+
+
+def _in_order(inbox: Notices, refs: Sequence[MessageRef]) -> Iterator[tuple[MessageRef, bytes]]:
+    """Notice what is there, those last before which others must come: answers about several runs come in any order."""
+    later = []
+    for ref in refs:
+        if (manifest := inbox.notice(ref)) is not None:
+            if inbox.skips_messages(ref, manifest):
+                later.append((ref, manifest))
+            else:
+                yield ref, manifest
+    yield from later
 
 
 def _require_there(ledger: Exchange, inbox: Notices, noticed: set[MessageRef]) -> None:

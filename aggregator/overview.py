@@ -1,4 +1,4 @@
-"""Where the newest run stands, read from the work directory alone; no daemon needs to run."""
+"""Where the run in turn stands, read from the work directory alone; no daemon needs to run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aggregator.estimates import answer_is_expected, end_is_expected
 from aggregator.facts import is_owed_end
 from aggregator.run_view import Reading, RunView, open_run_files, view_of
 from aggregator.site import is_published, lacks_messages
-from aggregator.store import RunStore, runs_in
+from aggregator.store import RunStore, open_runs, run_in_turn
 from shared.durations import duration_text
 from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import quoted
@@ -28,6 +28,7 @@ from shared.folder.lock import is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import Outcome, chosen_text
 from shared.moments import moment_text
+from shared.plurals import pluralize
 from shared.software import own_software
 
 MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon longer than a reading
@@ -81,6 +82,7 @@ class Overview:
     Args:
         software: of this machine.
         trouble: what keeps the run from coming to anything.
+        waiting: other runs that are open, with how many of their sites have answered.
         waits_for: sites, ``since`` when and ``why``; ``next``: what happens then.
         expected_end: by an estimate.
     """
@@ -96,6 +98,7 @@ class Overview:
     reason: str | None
     trouble: Sequence[str]
     since: str
+    waiting: Sequence[str]
     waits_for: Sequence[str]
     why: str | None
     next: str | None
@@ -112,20 +115,19 @@ class Overview:
 Read = TypeVar("Read")
 
 
-def read_newest_run(work: Path, read: Callable[[Reading], Read]) -> Read:
-    """What ``read`` says of the newest run; said again where a daemon changed the run meanwhile, so that it is of one
-    moment.
+def read_run_in_turn(work: Path, read: Callable[[Reading], Read]) -> Read:
+    """What ``read`` says of the run whose turn it is, or was last, all of it of one moment: it is said again where a
+    daemon changed the run meanwhile.
 
     Raises:
         ConfigurationError: there is no such directory, or no run was launched here yet.
     """
     require_aggregator(work)
     for _ in range(MOST_READINGS):
-        runs = runs_in(work)
-        if not runs:
+        store = run_in_turn(work)
+        if store is None:
             command = f"`dropfed-aggregator launch RUN.yaml --work {quoted(work)}`"
             raise ConfigurationError([f"{work}: no run was launched here yet; start one with {command}"])
-        store = runs[-1]
         marks = store.marks()
         found = read(open_run_files(work, store))
         if store.marks() == marks:
@@ -134,12 +136,12 @@ def read_newest_run(work: Path, read: Callable[[Reading], Read]) -> Read:
 
 
 def overview(work: Path) -> Overview:
-    """Return where the newest run stands.
+    """Return where the run in turn stands.
 
     Raises:
         ConfigurationError: there is no such directory, or no run was launched here yet.
     """
-    return read_newest_run(work, lambda reading: overview_of(reading, view_of(reading, with_open_round=False)))
+    return read_run_in_turn(work, lambda reading: overview_of(reading, view_of(reading, with_open_round=False)))
 
 
 def overview_of(reading: Reading, view: RunView) -> Overview:
@@ -160,6 +162,7 @@ def overview_of(reading: Reading, view: RunView) -> Overview:
         reason=card.reason if card else view.aborted,
         trouble=[*([store.trouble] if store.trouble and not store.is_over else []), *view.standstills],
         since=time_text(store.stage_began),
+        waiting=[_waiting(work, each) for each in open_runs(work) if each.run != view.run],
         waits_for=waited_for,
         why=_why(store, view, waited_for),
         next=_next(reading, view, waited_for),
@@ -185,6 +188,7 @@ def overview_text(state: Overview) -> str:
     if not state.running and state.next:
         command = f"dropfed-aggregator launch {quoted(state.configuration)} --work {quoted(state.work)}"
         lines.append(f"the aggregator is not running: `{command}` goes on with the run")
+    lines += [f"waits for its turn: {waiting}" for waiting in state.waiting]
     if state.waits_for:
         lines.append(f"waits for: {', '.join(state.waits_for)}, since {moment_text(state.since)}")
     lines += [f"{what}: {said}" for what, said in (("why", state.why), ("next", state.next)) if said]
@@ -221,11 +225,16 @@ def _site_lines(site: SiteOverview, state: Overview) -> Iterator[str]:
         yield f"trouble: {site.trouble} (since {moment_text(site.trouble_since)}{last})"
 
 
+def _waiting(work: Path, store: RunStore) -> str:
+    said = [site.agrees for site in view_of(open_run_files(work, store), with_open_round=False).sites.values()]
+    return f"{store.run}, {said.count(True)} of {pluralize(len(said), 'site')} agreed, {said.count(False)} declined"
+
+
 def _waited_for(reading: Reading, view: RunView) -> list[str]:
     """Return the sites that owe an answer now; at the end, those whose folder still has to take something."""
     store, ledgers = reading.store, reading.ledgers
     if view.is_over:
-        return [site for site, ledger in ledgers.items() if _is_owed(reading.work / "sites" / site, ledger, store)]
+        return [site for site, ledger in ledgers.items() if is_owed(reading.work / "sites" / site, ledger, store)]
     if not view.rounds:
         return [] if store.stop_requested else [site for site, said in view.sites.items() if said.agrees is None]
     if store.stop_requested or view.rounds[-1].is_closed:
@@ -239,7 +248,7 @@ def _waited_for(reading: Reading, view: RunView) -> list[str]:
     ]
 
 
-def _is_owed(home: Path, ledger: Mirror, store: RunStore) -> bool:
+def is_owed(home: Path, ledger: Mirror, store: RunStore) -> bool:
     """Return whether a site's folder still has to take something of a run that is over."""
     return lacks_messages(home, ledger) or is_owed_end(home.name, ledger, store, store.run)
 
@@ -384,13 +393,13 @@ def _phase(reading: Reading, view: RunView, site: str) -> str:
 
 def _at_the_end(reading: Reading, view: RunView, ledger: Mirror, site: str) -> str:
     """Of a site that did not end the run itself."""
-    said, is_owed = view.sites[site], _is_owed(reading.work / "sites" / site, ledger, reading.store)
+    said, owes = view.sites[site], is_owed(reading.work / "sites" / site, ledger, reading.store)
     if ledger.message(MessageRef("offer", view.run)) is None:
         return "not asked"
     if ledger.message(MessageRef("abort", view.run)) is not None or not (view.card and said.agrees):
-        return "is being found that the run is over" if is_owed else "found that the run is over"
+        return "is being found that the run is over" if owes else "found that the run is over"
     too_late = f"; withdrew when the run was over: {said.withdrew}" if said.withdrew else ""
-    return f"is being sent the final model{too_late}" if is_owed else f"finished{too_late}"
+    return f"is being sent the final model{too_late}" if owes else f"finished{too_late}"
 
 
 def _before_consent(home: Path, ledger: Mirror, run: str) -> str:

@@ -31,7 +31,7 @@ from aggregator.largest_site import about_largest_site
 from aggregator.same_images import begun_with, divides_alike
 from aggregator.setup import KEY_FILE
 from aggregator.site import open_ledger, read_invite
-from aggregator.store import RunStore, open_runs, runs_in
+from aggregator.store import RunStore, runs_in
 from aggregator.warm_start import load_start
 from shared.check import Finding
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, PluginError
@@ -165,8 +165,11 @@ class Begin(Question[Begun]):
         return begin(self.work, self.configuration, self.written, self.where, self.besides)[0]
 
 
-def prepare(work: Path, run_yaml: Path) -> Prepared:
+def prepare(work: Path, run_yaml: Path, *, waits: bool = False) -> Prepared:
     """Check everything that can be known before the run, and make the first global model.
+
+    Args:
+        waits: for its turn, so that another run may be open.
 
     Raises:
         ConfigurationError: every problem of RUN.yaml, aggregator.yaml, the held-out images, passwords and invites.
@@ -182,7 +185,8 @@ def prepare(work: Path, run_yaml: Path) -> Prepared:
         raise ConfigurationError(problems)
     where = str(run_yaml)
     plugins = _found(problems, partial(allowed_plugins, configuration, written), f"{where}: ")
-    besides = [*_open_runs(work, written, run_yaml), *_site_problems(work, written, configuration)]
+    before = [] if waits else _open_runs(work, written, run_yaml)
+    besides = [*before, *_site_problems(work, written, configuration)]
     if plugins is None:
         problems += run_problems(written, configuration, work, where)
         raise ConfigurationError([*problems, *besides])
@@ -493,20 +497,20 @@ def _found(problems: list[str], look: Callable[[], Found], where: str = "") -> F
 
 
 def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
-    """Return why the run would come too early: each other run is told to all its sites before the next is offered."""
-    before = [store for store in runs_in(work) if store.run != run.run][-1:]
+    """Return why the run would come too early: rounds of two runs never interleave, and each ends for all its sites."""
+    others = [store for store in runs_in(work) if store.run != run.run]
     ended = [
         f"{run_yaml}: run {store.run} has ended, and {', '.join(sites)} must still be told: finish it by "
         f"{store.goes_on_by}"
-        for store in before
-        if store.is_over and (sites := _sites_owed_end(work, store))
+        for store in [each for each in others if each.is_over][-1:]
+        if (sites := _sites_owed_end(work, store))
     ]
     return ended + [
         f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: finish it by "
         f"{store.goes_on_by}; to end it with the best model so far, call "
         f"`dropfed-aggregator stop {store.run} --work {quoted(work)}` before that"
-        for store in open_runs(work)
-        if store.run != run.run
+        for store in others
+        if store.round_no and not store.is_over
     ]
 
 

@@ -25,6 +25,9 @@ not waited for any longer once the next, asked in its place, has answered.
 While the PI has the run paused, no site is asked for anything new and no time passes; what was asked for is still taken
 and told. So it is from the moment when the PI asks for a stop until each folder was looked into once more.
 
+Runs that wait for their turn are offered meanwhile (``OfferEarly``). Their consents are taken, and nothing more: the
+first round of a run is opened once the run before has ended.
+
 Doing an action twice is harmless; after a crash the facts are read again and the same action comes out.
 """
 
@@ -147,6 +150,13 @@ class SignOffer(_OfSite):
     """Ask a site to agree to the run."""
 
 
+@dataclass(frozen=True)
+class OfferEarly(_OfSite):
+    """Ask a site to agree to a run that waits for its turn."""
+
+    run: str
+
+
 class OpenRound(_Asking):
     """Fix which of the available sites take part in a new round."""
 
@@ -197,7 +207,7 @@ class SignAbort(_OfSite):
     """Tell a site that the run is over, and that no final model comes."""
 
 
-Sign = SignOffer | SignRound | SignVerdict | SignFinal | SignAbort
+Sign = SignOffer | OfferEarly | SignRound | SignVerdict | SignFinal | SignAbort
 Action = OpenRound | AskMore | Score | CloseRound | Aggregate | ChooseFinal | Abort | Sign
 
 

@@ -410,12 +410,21 @@ def open_runs(work: Path) -> list[RunStore]:
     return [store for store in runs_in(work) if not store.is_over]
 
 
+def run_in_turn(work: Path) -> RunStore | None:
+    """Return the run whose turn it is, or was last; None if none was begun.
+
+    Of runs that are open one alone has rounds; before that they have their turn in the order in which they were begun.
+    """
+    begun, still_open = runs_in(work), open_runs(work)
+    return next((store for store in still_open if store.round_no), next(iter([*still_open, *begun[-1:]]), None))
+
+
 def if_another_launch(work: Path) -> str:
     """Return what to say to a second launch where a daemon works."""
-    begun = open_runs(work)
-    if not begun:
+    in_turn = run_in_turn(work)
+    if in_turn is None or in_turn.is_over:
         return "another daemon works in this directory; nothing was begun; wait for it to end, or stop it first"
-    run = begun[-1].run
+    run = in_turn.run
     return (
         f"another daemon works in this directory; run {run} goes on there, and nothing was begun: watch it by "
         f"`dropfed-aggregator status --work {quoted(work)}`, and "

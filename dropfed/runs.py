@@ -15,7 +15,7 @@ from aggregator.report.site_figures import (
 )
 from aggregator.report.timeline import timeline
 from aggregator.run_view import RunView, view_run
-from aggregator.store import runs_in
+from aggregator.store import run_in_turn
 from shared.errors import ConfigurationError
 
 
@@ -24,7 +24,7 @@ def read_run(work: Path | str, run: str | None = None) -> RunView:
 
     Args:
         work: the work directory.
-        run: its name; None: the run that was begun last.
+        run: its name; None: the run whose turn it is, or was last.
 
     Raises:
         ConfigurationError: there is no such directory, or no such run in it.
@@ -32,10 +32,10 @@ def read_run(work: Path | str, run: str | None = None) -> RunView:
     """
     work = Path(work)
     if run is None:
-        here, begun = runs_here(work), runs_in(work)
-        if not begun:
+        here, in_turn = runs_here(work), run_in_turn(work)
+        if in_turn is None:
             raise ConfigurationError([f"{work}: {here}; launch one, or name another work directory"])
-        run = begun[-1].run
+        run = in_turn.run
     return view_run(work, find_run(work, run))
 
 

@@ -59,7 +59,7 @@ class Arrivals:
         if self._being_filled and self._looks % WHOLE_LOOK_EVERY:
             refs = self._being_filled
         else:
-            self._being_filled = self._later_rounds(look.later_than) if look.later_than else []
+            self._being_filled = [ref for last in look.later_than for ref in self._later_rounds(last)]
             refs = [*self._being_filled, *look.refs, *(self.offers() if look.offers else [])]
         fetched = self.fetch_first(refs)
         if fetched is not None:

@@ -31,6 +31,7 @@ from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
 from site_client.disclosure import Counts
 from site_client.division import BUDGET, Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
+from site_client.facts import ending_of
 from site_client.folders import Found, all_units, find, units_in
 from site_client.policy import excesses
 from site_client.train import requirements_of
@@ -43,7 +44,7 @@ class Settled:
     """What a yes to a run would commit to, as far as that is known before an image is read.
 
     Args:
-        before: what is kept, once all other runs are over.
+        before: what is kept, once what the runs that are over did not take is given back.
         blocks: with those that would be dealt for it.
         sets: the blocks of each set of the run.
         rows: of scores over each set, at most.
@@ -78,7 +79,7 @@ def settle(
         DataError: the folders cannot be read, or do not make the run's sets.
         ActionRequiredError: what is kept of earlier runs is missing or old.
     """
-    before = _after_all_others(work, ledger, run.run)
+    before = _after_those_over(work, ledger, run.run)
     here, least = all_units(work, site), site.policy.minimum_count
     blocks = deal(before.division.blocks, here, least, bytes.fromhex(before.division.secret))
     found = find(run.task, here, blocks, least)
@@ -108,7 +109,7 @@ def commit(
         ActionRequiredError: what it kept of earlier runs is missing or old, or this run may have been answered before.
     """
     policy = site.policy
-    _release_all_others(work, ledger, run.run)
+    _release_those_over(work, ledger, run.run)
     _require_unanswered(work, kept(work, agreed_runs(ledger)).budget, run)
     settled = settle(work, ledger, site, run, required)
     before, sets = settled.before, settled.sets
@@ -280,26 +281,31 @@ def _rows(of_sets: dict[SplitName, int]) -> dict[SetName, int]:
 # --- what is given back ----------------------------------------------------------------------------------------
 
 
-def _after_all_others(work: Path, ledger: Mirror, run: str) -> Kept:
-    """What is kept once all runs but one are over: that one came later, so no round of the others is answered any more.
+def _after_those_over(work: Path, ledger: Mirror, run: str) -> Kept:
+    """What is kept once all other runs that are over have given back what they did not take.
+
+    A run that this site has agreed to and that is not over, because it goes on or waits for its turn, counts with all
+    that it may take. So whatever is agreed to meanwhile, together they never take more than the policy has.
 
     Raises:
         ActionRequiredError: as ``kept``.
     """
     found = kept(work, agreed_runs(ledger))
     budget = found.budget
-    for other in _open_besides(budget, run):
+    for other in _over_besides(ledger, budget, run):
         budget = _without_rest(work, ledger, budget, other)
     return Kept(found.division, budget)
 
 
-def _release_all_others(work: Path, ledger: Mirror, run: str) -> None:
-    for other in _open_besides(kept(work, agreed_runs(ledger)).budget, run):
+def _release_those_over(work: Path, ledger: Mirror, run: str) -> None:
+    for other in _over_besides(ledger, kept(work, agreed_runs(ledger)).budget, run):
         release(work, ledger, other)
 
 
-def _open_besides(budget: Budget, run: str) -> list[str]:
-    return [other for other, agreed in budget.runs.items() if other != run and not agreed.is_over]
+def _over_besides(ledger: Mirror, budget: Budget, run: str) -> list[str]:
+    """Return the runs that are over here, of which the budget does not say so yet."""
+    open_here = [other for other, agreed in budget.runs.items() if other != run and not agreed.is_over]
+    return [other for other in open_here if ending_of(ledger, other) is not None]
 
 
 def _without_rest(work: Path, ledger: Mirror, budget: Budget, run: str) -> Budget:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 from shared.errors import (
     ConfigurationError,
+    DropfedError,
     RejectedError,
+    Stopped,
 )
 from shared.escaping import quoted
 from shared.exchange import names
@@ -23,6 +26,7 @@ from site_client import store
 from site_client.commitment import commit, release
 from site_client.configuration import SiteConfiguration
 from site_client.disclosure import split_counts
+from site_client.facts import ending_of
 from site_client.final import prune_personal
 from site_client.policy import judge
 from site_client.programs import own_places
@@ -33,32 +37,52 @@ logger = logging.getLogger(__name__)
 
 
 class Consents:
-    """Weighs offers by the hospital's policy and its people's decisions.
-
-    Attributes:
-        waits_for_people: whether an offer waits for a person's yes or no.
-    """
+    """Weighs offers by the hospital's policy and its people's decisions."""
 
     def __init__(self, work: Path, configuration: SiteConfiguration, ledger: Mirror, round_work: RoundWork) -> None:
-        self.waits_for_people = False
+        self._left_to_people: set[str] = set()
         self._work = work
         self._configuration = configuration
         self._ledger = ledger
         self._round_work = round_work
 
-    def answer(self, run: str) -> bool:
+    @property
+    def waits_for_people(self) -> bool:
+        """Whether an offer waits for a person's yes or no."""
+        waiting = (run for run in self._left_to_people if store.consent(self._ledger, run) is None)
+        return any(ending_of(self._ledger, run) is None for run in waiting)
+
+    def answer_first(self, runs: Iterable[str]) -> bool:
+        """Answer the first of these offers that can be answered now; return whether there is one.
+
+        Raises:
+            DropfedError: there is none, and this stands in the way of one: it holds up no other.
+        """
+        trouble = None
+        for run in runs:
+            try:
+                if self._answer(run):
+                    return True
+            except Stopped:
+                raise
+            except DropfedError as error:
+                trouble = trouble or error
+        if trouble is not None:
+            raise trouble
+        return False
+
+    def _answer(self, run: str) -> bool:
         configuration, sharing = store.offer(self._ledger, run)
         decided = store.decision(self._work, run)
         site, decision = self._configuration, decided.answer == "yes" if decided else None
         judgement = judge(site.policy, configuration, decision, site.site, own_places(self._work, site))
         images = {}
         if judgement.answer == "ask":
-            if not self.waits_for_people:
+            if run not in self._left_to_people:
                 command = f"dropfed-site approve {run} --work {quoted(self._work)}"
                 logger.warning("run %s asks for consent: `%s`, or `decline` instead", run, command)
-            self.waits_for_people = True
+            self._left_to_people.add(run)
             return False
-        self.waits_for_people = False
         agrees, reason = judgement.answer == "yes", judgement.reason
         if decided is not None and decided.reason:
             reason = sentence(f"{reason}: {decided.reason}")

@@ -36,7 +36,7 @@ from site_client.commitment import release
 from site_client.configuration import SiteConfiguration, note_running
 from site_client.consents import Consents
 from site_client.enrolment import Enrolment
-from site_client.facts import ending_of, site_facts
+from site_client.facts import current, ending_of, site_facts
 from site_client.heartbeat import Heartbeat
 from site_client.overview import what_it_waits_for
 from site_client.rotation import own_key
@@ -99,7 +99,8 @@ class Daemon:
             encryption_key=EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE),
         )
         self._ledger, self._outbox = channel.ledger, channel.outbox
-        self._arrivals = Arrivals(self._folder, channel, lambda ref: self._heartbeat.beat("receiving", channel, ref))
+        self._receiving: str | None = None  # the run that a message is fetched of
+        self._arrivals = Arrivals(self._folder, channel, self._begin_receiving)
         self._enrolment = Enrolment(work, configuration, self._folder, channel, self._arrivals)
         self._round_work = RoundWork(work, configuration, channel, self._heartbeat, stop)
         self._consents = Consents(work, configuration, channel.ledger, self._round_work)
@@ -162,12 +163,15 @@ class Daemon:
         Raises:
             Stopped: it is not.
         """
-        last = self._ledger.last_from_peer()
-        self._round_work.go_on_or_stop(last.ref.run if last and direction == "down" else None)
+        self._round_work.go_on_or_stop(self._receiving if direction == "down" else None)
+
+    def _begin_receiving(self, ref: MessageRef) -> None:
+        self._receiving = ref.run
+        self._heartbeat.beat("receiving", self._channel, ref)
 
     def _follows(self) -> str | None:
         """Return what kind of message the next one of the aggregator follows, which says how long it may take."""
-        last = self._ledger.last_from_peer()
+        last = current(self._ledger)
         return last.ref.kind if last else None
 
     def _rest(self) -> Phase:
@@ -272,8 +276,8 @@ class Daemon:
                 self._heartbeat.beat("waiting", self._channel)
             case rounds.Look():
                 return self._look_for(action)
-            case rounds.AnswerOffer(run):
-                if not self._consents.answer(run):
+            case rounds.AnswerOffers(runs):
+                if not self._consents.answer_first(runs):
                     return Turn.IDLE
             case rounds.Withdraw(run):
                 self._consents.withdraw(run)

@@ -4,12 +4,13 @@ without files gives an ``Exchange`` of their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from shared.exchange.names import MessageRef
-from shared.exchange.order import Ending, Exchange, Replies, ending
+from shared.exchange.names import Kind, MessageRef
+from shared.exchange.order import ANSWERS_NEWEST, BEGUN, Ending, Exchange, Linked, Replies, ending
 from site_client import store
-from site_client.rounds import SiteFacts
+from site_client.rounds import RunFacts, SiteFacts
 
 
 def site_facts(
@@ -30,23 +31,66 @@ def site_facts(
         wants_to_leave: whether a person here has decided to withdraw from a run.
         Others: as in ``SiteFacts``.
     """
-    last = exchange.last_from_peer()
-    ref = last.ref if last else None
-    consent = store.consent(exchange, ref.run) if ref else None
     return SiteFacts(
         card_published=card_published,
         enrolled=enrolled,
         paused=paused,
         may_train=may_train,
         unpublished=unpublished,
-        last=ref,
-        agreed=consent.agrees if consent else None,
-        leaving=ref is not None and wants_to_leave(ref.run) and may_leave(exchange, ref.run),
-        withdrawn=ref is not None and exchange.message(MessageRef("withdrawal", ref.run)) is not None,
-        answered=ref is not None and exchange.message(MessageRef("update", ref.run, ref.round_no)) is not None,
+        runs=tuple(_run_facts(exchange, last.ref, wants_to_leave) for last in going_on(exchange)),
         unkept=unkept,
         looked=looked,
     )
+
+
+def _run_facts(exchange: Exchange, last: MessageRef, wants_to_leave: Callable[[str], bool]) -> RunFacts:
+    consent = store.consent(exchange, last.run)
+    return RunFacts(
+        last=last,
+        agreed=consent.agrees if consent else None,
+        leaving=wants_to_leave(last.run) and may_leave(exchange, last.run),
+        withdrawn=exchange.message(MessageRef("withdrawal", last.run)) is not None,
+        answered=exchange.message(MessageRef("update", last.run, last.round_no)) is not None,
+    )
+
+
+def going_on(exchange: Exchange) -> list[Linked]:
+    """Return the aggregator's last message of each run that may bring messages still, in the order of their offers.
+
+    Of a run that we have left nothing more comes once the aggregator, in another run, has answered that or what we sent
+    after it.
+    """
+    own = {message.digest: message.manifest.seq for message in exchange.own_messages()}
+    newest: dict[str, Linked] = {}
+    read = 0  # number of our newest message that the aggregator is known to have read
+    for message in sorted(exchange.peer_messages(), key=lambda message: message.manifest.seq):
+        newest[message.ref.run] = message
+        if message.ref.kind in ANSWERS_NEWEST:
+            read = max(read, own.get(message.manifest.in_reply_to or "", 0))
+    return [
+        message
+        for run, message in newest.items()
+        if message.ref.kind not in ("final", "abort") and _left_with(exchange, run) > read
+    ]
+
+
+def is_left(exchange: Exchange, run: str) -> bool:
+    """Return whether we have said that we take no part in a run, or none any more."""
+    return _left_with(exchange, run) < math.inf
+
+
+def _left_with(exchange: Exchange, run: str) -> float:
+    """Return the number of the message by which we left a run; infinity if we have not."""
+    consent = store.consent(exchange, run)
+    kind: Kind = "consent" if consent is not None and not consent.agrees else "withdrawal"
+    left = exchange.message(MessageRef(kind, run))
+    return left.manifest.seq if left is not None else math.inf
+
+
+def current(exchange: Exchange) -> Linked | None:
+    """Return the aggregator's last message, but for offers that came while a run is played: then the last of that."""
+    runs = (last for last in going_on(exchange) if last.ref.kind in BEGUN and not is_left(exchange, last.ref.run))
+    return next(runs, exchange.last_from_peer())
 
 
 def may_leave(exchange: Exchange, run: str) -> bool:

@@ -27,6 +27,7 @@ from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder
 from site_client.configuration import SiteConfiguration
+from site_client.facts import current
 from site_client.rotation import first_key, shown_key
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class Heartbeat:
         return max(EVERY_S, PROGRESS_SHARE * (time.monotonic() - self._began_at)) if is_progress else EVERY_S
 
     def _status(self, phase: Phase, channel: Channel, ref: MessageRef | None, percent: int) -> Status:
-        last = channel.ledger.last_from_peer()
+        last = current(channel.ledger)
         ref = ref or (last.ref if last else None)
         return Status(
             federation=self._configuration.federation,

@@ -29,6 +29,7 @@ from site_client.configuration import (
     require_here,
     workers_of,
 )
+from site_client.facts import current, going_on, is_left
 from site_client.heartbeat import last_status
 from site_client.policy import judge
 from site_client.programs import own_places
@@ -156,31 +157,33 @@ def how_ended(work: Path, ledger: Mirror, run: str) -> str | None:
 
 
 def what_it_waits_for(work: Path, configuration: SiteConfiguration, ledger: Mirror) -> tuple[str, str]:
-    """The same by the last message of the aggregator, if nothing stands in the way and no person paused the site."""
-    looks, message = f"looks again within {configuration.poll_seconds:g} s", ledger.last_from_peer()
-    last = message.ref if message else None
+    """The same by the messages of the aggregator, if nothing stands in the way and no person paused the site."""
+    looks = f"looks again within {configuration.poll_seconds:g} s"
     if not (ledger.root / FEDERATION).exists():
         return "the aggregator, to accept this site's card", looks
-    if last is None or last.kind in ("final", "abort"):
-        return "the aggregator, to offer a run", looks
-    consent = store.consent(ledger, last.run)
-    if last.kind == "offer" and consent is None:
-        if not _asks_a_person(work, configuration, ledger, last.run):
-            return OWN_TURN, "the answer is sent"
-        return f"a person here, to decide about run {last.run}: {ways_to_decide(work, last.run)}", "the answer is sent"
-    if (consent is not None and not consent.agrees) or ledger.message(MessageRef("withdrawal", last.run)) is not None:
-        return "the aggregator, to offer another run", looks
-    if last.kind != "round":
-        return "the aggregator, to send a round or the final model", f"{looks}, then trains"
-    if ledger.message(MessageRef("update", last.run, last.round_no)) is None:
+    runs, message = going_on(ledger), current(ledger)
+    last = message.ref if message else None
+    # A round comes before offers that wait, and what this site has to do before what it waits for.
+    has_left = last is not None and is_left(ledger, last.run)
+    in_round = last is not None and last.kind == "round" and not has_left
+    if last is not None and in_round and ledger.message(MessageRef("update", last.run, last.round_no)) is None:
         hours = configuration.limits.training_hours
         rests = limits.seconds_until(hours, datetime.now()) > 0
         waits_for = f"its hours for training, {hours}" if rests else OWN_TURN
         return waits_for, f"the answer to {store.round_name_of(ledger, last)} is signed and sent"
-    return (
-        f"the aggregator's verdict on {store.round_name_of(ledger, last)}, once the other sites have answered",
-        looks,
-    )
+    undecided = [each.ref.run for each in runs if store.consent(ledger, each.ref.run) is None]
+    asked = [run for run in undecided if _asks_a_person(work, configuration, ledger, run)]
+    if len(asked) < len(undecided):
+        return OWN_TURN, "the answer is sent"
+    if asked:
+        about = "; and about ".join(f"run {run}: {ways_to_decide(work, run)}" for run in asked)
+        return f"a person here, to decide about {about}", "the answer is sent"
+    if last is not None and in_round:
+        what = store.round_name_of(ledger, last)
+        return f"the aggregator's verdict on {what}, once the other sites have answered", looks
+    if any(not is_left(ledger, each.ref.run) for each in runs):
+        return "the aggregator, to send a round or the final model", f"{looks}, then trains"
+    return f"the aggregator, to offer {'another' if has_left else 'a'} run", looks
 
 
 def _asks_a_person(work: Path, site: SiteConfiguration, ledger: Mirror, run: str) -> bool:

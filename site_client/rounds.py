@@ -1,16 +1,18 @@
 """What the site does next: facts in, one small action out. Pure; it opens nothing.
 
-The aggregator's messages come in one order only, so after each there are few places where the next can lie:
+The aggregator's messages of a run come in one order only, so after each there are few places where the next can lie:
 
-    nothing, final or abort       →  an offer of a new run
-    an offer                      →  abort; once we have agreed also any round, or final
-    round n                       →  verdict n
-    verdict n                     →  any round after n, or final
-    where we declined or left     →  besides, an offer of a new run: the aggregator may know already
+    an offer       →  abort; once we have agreed also any round, or final
+    round n        →  verdict n, and nothing else whatever
+    verdict n      →  any round after n, or final
 
-The site first reads all there is, then acts on the last message: so after an absence it skips the rounds that
-closed without it. A site that withdrew goes on reading, for the messages are chained, but answers nothing of that run.
-A paused site does nothing at all. Doing an action twice is harmless; after a crash the same action comes out again.
+Several runs may have been offered and wait; one alone is played at a time, from its first round to its end. So while we
+play one, the next message is one of that run, or the offer of another. Else it may be of each run that goes on here, or
+an offer.
+
+The site first reads all there is, then acts: so after an absence it skips the rounds that closed without it. A site
+that withdrew goes on reading, for the messages are chained, but answers nothing of that run. A paused site does nothing
+at all. Doing an action twice is harmless; after a crash the same action comes out again.
 """
 
 from __future__ import annotations
@@ -18,14 +20,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.exchange.names import MessageRef
+from shared.exchange.order import BEGUN
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run that goes on here: it was offered, and may bring messages still.
+
+    ``last``: where the aggregator's last accepted message of it lies. ``leaving``: a person here wants to withdraw, and
+    can; ``withdrawn``: we have said so. ``answered``: the round that ``last`` is.
+    """
+
+    last: MessageRef
+    agreed: bool | None = None
+    leaving: bool = False
+    withdrawn: bool = False
+    answered: bool = False
+
+    @property
+    def is_left(self) -> bool:
+        """Whether we have said that we take no part, or none any more."""
+        return self.withdrawn or self.agreed is False
+
+    @property
+    def is_played(self) -> bool:
+        """Whether its rounds have begun here, and we are in it."""
+        return self.last.kind in BEGUN and not self.is_left
 
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """``last``: where the aggregator's last accepted message lies; the next four speak of its run.
+    """``runs``: those that go on here, in the order of their offers.
 
-    ``may_train``: it is the time for it. ``leaving``: a person here wants to withdraw, and can; ``withdrawn``: we have
-    said so.
+    ``may_train``: it is the time for it.
     ``unkept``: a run whose final model came but does not lie ready for use here yet.
     ``looked``: nothing newer was there when we last looked.
     """
@@ -35,11 +62,7 @@ class SiteFacts:
     paused: bool = False
     may_train: bool = True
     unpublished: bool = False
-    last: MessageRef | None = None
-    agreed: bool | None = None
-    leaving: bool = False
-    withdrawn: bool = False
-    answered: bool = False
+    runs: tuple[RunFacts, ...] = ()
     unkept: str | None = None
     looked: bool = False
 
@@ -64,21 +87,21 @@ class Look:
     """See whether the aggregator's next message is there.
 
     Args:
-        later_than: a round, or the offer: any later round of its run.
-        places: besides, these.
+        later_than: rounds, or offers: any later round of their runs.
+        refs: besides, these.
         offers: besides, the offer of a run that we do not know.
     """
 
     refs: tuple[MessageRef, ...] = ()
-    later_than: MessageRef | None = None
+    later_than: tuple[MessageRef, ...] = ()
     offers: bool = False
 
 
 @dataclass(frozen=True)
-class AnswerOffer:
-    """Decide on an offer."""
+class AnswerOffers:
+    """Decide on these offers, as far as that can be done now."""
 
-    run: str
+    runs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -108,7 +131,7 @@ class Wait:
     """Nothing to do until something new is there."""
 
 
-Action = PublishCard | ReadFederation | Publish | Look | AnswerOffer | Withdraw | AnswerRound | KeepFinal | Wait
+Action = PublishCard | ReadFederation | Publish | Look | AnswerOffers | Withdraw | AnswerRound | KeepFinal | Wait
 
 
 def decide(site: SiteFacts) -> Action:
@@ -121,28 +144,27 @@ def decide(site: SiteFacts) -> Action:
         return Wait() if site.looked else ReadFederation()
     if site.unpublished:
         return Publish()
-    last = site.last
-    if last is not None and site.leaving:
-        return Withdraw(last.run)
+    leaving = next((run for run in site.runs if run.leaving), None)
+    if leaving is not None:
+        return Withdraw(leaving.last.run)
     if not site.looked:
         return next_look(site)
-    if last is not None and last.kind == "offer" and site.agreed is None:
-        return AnswerOffer(last.run)
-    if last is not None and last.kind == "round" and not site.answered and not site.withdrawn and site.may_train:
-        return AnswerRound(last.run, last.round_no)
+    asked = next((run for run in site.runs if run.last.kind == "round" and not (run.answered or run.is_left)), None)
+    if asked is not None and site.may_train:
+        return AnswerRound(asked.last.run, asked.last.round_no)
     if site.unkept is not None:
         return KeepFinal(site.unkept)
-    return Wait()
+    undecided = tuple(run.last.run for run in site.runs if run.last.kind == "offer" and run.agreed is None)
+    return AnswerOffers(undecided) if undecided else Wait()
 
 
 def next_look(site: SiteFacts) -> Look:
     """Return where the aggregator's next message can lie."""
-    last = site.last
-    if last is None or last.kind in ("final", "abort"):
-        return Look(offers=True)
-    if last.kind == "round":
-        return Look((MessageRef("verdict", last.run, last.round_no),))
-    final = [MessageRef("final", last.run)] if site.agreed else []
-    abort = [MessageRef("abort", last.run)] if last.kind == "offer" else []
-    has_left = site.withdrawn or site.agreed is False
-    return Look((*final, *abort), later_than=last if site.agreed else None, offers=has_left)
+    in_round = next((run.last for run in site.runs if run.last.kind == "round"), None)
+    if in_round is not None:
+        return Look((MessageRef("verdict", in_round.run, in_round.round_no),))
+    going_on = [run for run in site.runs if run.is_played] or site.runs
+    agreed = [run.last for run in going_on if run.agreed]
+    finals = [MessageRef("final", last.run) for last in agreed]
+    aborts = [MessageRef("abort", run.last.run) for run in going_on if run.last.kind == "offer"]
+    return Look((*finals, *aborts), later_than=tuple(agreed), offers=True)

@@ -260,7 +260,9 @@ def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
     (work / "invites" / "1e3.json").unlink()
     (work / "heldout").mkdir()
     change(work, heldout={"dr_staging": "heldout"})
-    RunStore(work, "other").begin(run_configuration(run="other"), Sharing(tensors={}, start={}, personal=[]))
+    other = RunStore(work, "other")
+    other.begin(run_configuration(run="other"), Sharing(tensors={}, start={}, personal=[]))
+    other.ask(1, ("north",), ("north",))
     privacy = {"target_epsilon": 8.0, "delta": 0.001, "max_grad_norm": 1.0}
     staging = {"task": "dr_staging", "method": "fedbn", "task_options": {}, "augmentation": {}, "split": {"train": 0.9}}
     run = run_configuration(**staging, sites=["north", "1e3", "atlantis"], privacy=privacy)

@@ -13,12 +13,14 @@ from site_client.configuration import Policy
 from site_client.disclosure import count_text
 from site_client.policy import judge
 from site_client.rounds import (
-    AnswerOffer,
+    AnswerOffers,
     AnswerRound,
+    KeepFinal,
     Look,
     Publish,
     PublishCard,
     ReadFederation,
+    RunFacts,
     SiteFacts,
     Wait,
     Withdraw,
@@ -31,8 +33,19 @@ VERDICT, FINAL, ABORT = MessageRef("verdict", "r", 3), MessageRef("final", "r"),
 JOINED = SiteFacts(card_published=True, enrolled=True)
 
 
-def after(kind: str, round_no: int = 0, **facts: object) -> SiteFacts:
-    return replace(JOINED, last=MessageRef(kind, "r", round_no), **facts)  # type: ignore[arg-type]
+OF_RUN = ("agreed", "leaving", "withdrawn", "answered")
+
+
+def after(kind: str, round_no: int = 0, *, run: str = "r", **facts: object) -> SiteFacts:
+    """What a site knows whose one run goes on."""
+    of_run = {name: facts.pop(name) for name in OF_RUN if name in facts}
+    one = RunFacts(MessageRef(kind, run, round_no), **of_run)  # type: ignore[arg-type]
+    return replace(JOINED, runs=(one,), **facts)  # type: ignore[arg-type]
+
+
+def together(*facts: SiteFacts) -> SiteFacts:
+    """What a site knows several runs of which go on."""
+    return replace(facts[0], runs=tuple(run for each in facts for run in each.runs))
 
 
 def test_joining_comes_first() -> None:
@@ -47,18 +60,35 @@ def test_what_is_signed_is_sent_before_anything_else() -> None:
 
 def test_it_looks_only_where_the_next_message_can_lie() -> None:
     assert decide(JOINED) == ANY_OFFER
-    assert decide(after("final", agreed=True)) == ANY_OFFER
-    assert decide(after("abort", agreed=True)) == ANY_OFFER
-    assert decide(after("offer")) == Look((ABORT,))  # the run may never start
+    assert decide(after("offer")) == Look((ABORT,), offers=True)  # the run may never start; and others may wait
     assert decide(after("offer", agreed=False)) == Look((ABORT,), offers=True)
-    assert decide(after("offer", agreed=True)) == Look((FINAL, ABORT), later_than=MessageRef("offer", "r"))
+    assert decide(after("offer", agreed=True)) == Look((FINAL, ABORT), (MessageRef("offer", "r"),), offers=True)
     assert decide(after("round", 3, agreed=True)) == Look((VERDICT,))
-    assert decide(after("verdict", 3, agreed=True)) == Look((FINAL,), later_than=VERDICT)
+    assert decide(after("verdict", 3, agreed=True)) == Look((FINAL,), (VERDICT,), offers=True)
+
+
+def test_while_a_run_is_played_nothing_of_those_that_wait_is_looked_for() -> None:
+    waiting = after("offer", run="s", agreed=True)
+    playing = after("verdict", 3, agreed=True)
+    assert decide(together(playing, waiting)) == Look((FINAL,), (VERDICT,), offers=True)
+    assert decide(together(after("round", 3, agreed=True), waiting)) == Look((VERDICT,))
+    both = decide(together(after("offer", agreed=True), waiting))
+    assert isinstance(both, Look)
+    assert both.later_than == (MessageRef("offer", "r"), MessageRef("offer", "s"))  # either may have its turn first
+
+
+def test_a_round_is_answered_before_an_offer_that_a_person_decides_about() -> None:
+    asked = after("round", 3, agreed=True, looked=True)
+    waiting = after("offer", run="s", looked=True)
+    assert decide(together(asked, waiting)) == AnswerRound("r", 3)
+    answered = after("round", 3, agreed=True, answered=True, looked=True)
+    assert decide(together(answered, waiting, after("offer", run="t"))) == AnswerOffers(("s", "t"))
+    assert decide(together(replace(answered, unkept="q"), waiting)) == KeepFinal("q")  # it waits for nobody
 
 
 def test_it_answers_only_when_nothing_newer_is_there() -> None:
     """So a site that was away reads verdict after round after verdict, and works on the newest round alone."""
-    assert decide(after("offer", looked=True)) == AnswerOffer("r")
+    assert decide(after("offer", looked=True)) == AnswerOffers(("r",))
     assert decide(after("round", 3, agreed=True, looked=True)) == AnswerRound("r", 3)
     assert decide(after("round", 3, agreed=True, looked=True, answered=True)) == Wait()
     assert decide(after("verdict", 3, agreed=True, looked=True)) == Wait()
@@ -73,7 +103,7 @@ def test_a_paused_site_does_nothing_at_all() -> None:
         after("round", 3, agreed=True, unpublished=True),
         after("round", 3, agreed=True, leaving=True),
         after("verdict", 3, agreed=True),
-        after("final", looked=True, unkept="r"),
+        replace(JOINED, looked=True, unkept="r"),
     ):
         assert decide(facts) != Wait()
         assert decide(replace(facts, paused=True)) == Wait()
@@ -83,12 +113,12 @@ def test_a_site_that_leaves_says_so_first_and_answers_no_more() -> None:
     leaving = after("round", 3, agreed=True, leaving=True)
     assert decide(leaving) == Withdraw("r")
     assert decide(replace(leaving, unpublished=True)) == Publish()  # what was signed before it comes before it
-    left = replace(leaving, leaving=False, withdrawn=True)
+    left = after("round", 3, agreed=True, withdrawn=True)
     assert decide(left) == Look((VERDICT,))
     assert decide(replace(left, looked=True)) == Wait()
     # The aggregator may have known by then, or have signed something before that.
-    assert decide(after("verdict", 3, agreed=True, withdrawn=True)) == Look((FINAL,), later_than=VERDICT, offers=True)
-    crossed = Look((FINAL, ABORT), later_than=MessageRef("offer", "r"), offers=True)
+    assert decide(after("verdict", 3, agreed=True, withdrawn=True)) == Look((FINAL,), (VERDICT,), offers=True)
+    crossed = Look((FINAL, ABORT), (MessageRef("offer", "r"),), offers=True)
     assert decide(after("offer", agreed=True, withdrawn=True)) == crossed
 
 
@@ -103,45 +133,59 @@ class Folder:
 
     @property
     def facts(self) -> SiteFacts:
-        last = self.read[-1] if self.read else None
-        agreed = None if last is None or last not in self.answered else True
-        facts = replace(JOINED, last=last, withdrawn=self.withdrawn and last is not None and last.run == "r")
-        return replace(facts, agreed=agreed if last and last.kind == "offer" else True, answered=last in self.answered)
+        newest = {ref.run: ref for ref in self.read}
+        going_on = [ref for ref in newest.values() if ref.kind not in ("final", "abort")]
+        return replace(JOINED, runs=tuple(map(self._of_run, going_on)))
+
+    def _of_run(self, last: MessageRef) -> RunFacts:
+        has_agreed = MessageRef("offer", last.run) in self.answered
+        withdrawn = self.withdrawn and last.run == "r"
+        return RunFacts(last, True if has_agreed else None, withdrawn=withdrawn, answered=last in self.answered)
 
     def found(self, look: Look) -> MessageRef | None:
-        """The first unread message where the site looks, if one is there."""
-        rounds = [ref for ref in self.published if ref.kind == "round"]
-        after = look.later_than
-        there = [ref for ref in rounds if after and ref.run == after.run and ref.round_no > after.round_no]
-        there += [ref for ref in look.refs if ref in self.published]
-        there += [ref for ref in self.published if ref.kind == "offer"] if look.offers else []
-        return next((ref for ref in there if ref not in self.read), None)
+        """The next message, if it is there and the site looks for it; messages are chained."""
+        unread = self.published[len(self.read) :]
+        later = {last.run: last.round_no for last in look.later_than}
+        for ref in unread[:1]:
+            is_later = ref.kind == "round" and ref.run in later and ref.round_no > later[ref.run]
+            if is_later or ref in look.refs or (ref.kind == "offer" and look.offers):
+                return ref
+        return None
 
     def live(self) -> None:
         """Do what the site decides until it waits."""
         facts = self.facts
         while (action := decide(facts)) != Wait():
-            if isinstance(action, AnswerOffer | AnswerRound):
-                assert self.read[-1] == self.published[-1]  # it works on nothing but the newest message
-                assert not (facts.withdrawn and isinstance(action, AnswerRound))
-                self.answered.add(self.read[-1])
+            if isinstance(action, AnswerOffers | AnswerRound):
+                assert self.read == self.published  # it works only when it has read all there is
+                assert not (isinstance(action, AnswerRound) and action.run == "r" and self.withdrawn)
+                refs = (
+                    [MessageRef("offer", run) for run in action.runs]
+                    if isinstance(action, AnswerOffers)
+                    else [MessageRef("round", action.run, action.round_no)]
+                )
+                self.answered.update(refs)
                 facts = self.facts
             else:
                 assert isinstance(action, Look)
                 found = self.found(action)
                 if found is not None:
-                    assert found == self.published[len(self.read)]  # the aggregator's own order: messages are chained
                     self.read.append(found)
                 facts = self.facts if found is not None else replace(self.facts, looked=True)
 
 
 @st.composite
 def asked_of_a_site(draw: st.DrawFn) -> list[MessageRef]:
-    """All an aggregator ever says to a site that agrees: some rounds of a run, its end, and another run."""
+    """All an aggregator ever says to a site that agrees: some rounds of a run, its end, and another run.
+
+    That is offered at the end or before, but not between a round and its verdict.
+    """
     rounds = sorted(draw(st.sets(st.integers(1, 8), max_size=5)))
-    said = [MessageRef("offer", "r"), *(MessageRef(kind, "r", n) for n in rounds for kind in ("round", "verdict"))]
     is_aborted = not rounds and draw(st.booleans())
-    return [*said, MessageRef("abort" if is_aborted else "final", "r"), MessageRef("offer", "next")]
+    said = [[MessageRef(kind, "r", n) for kind in ("round", "verdict")] for n in rounds]
+    said = [[MessageRef("offer", "r")], *said, [MessageRef("abort" if is_aborted else "final", "r")]]
+    said.insert(draw(st.integers(1, len(said))), [MessageRef("offer", "next")])
+    return [ref for refs in said for ref in refs]
 
 
 @given(said=asked_of_a_site(), data=st.data())
@@ -153,6 +197,7 @@ def test_it_reads_everything_whenever_it_looks(said: list[MessageRef], data: st.
         if ref.kind == "offer" or data.draw(st.booleans()):  # an offer is followed by nothing until it is answered
             folder.live()
             assert folder.read == folder.published
+    folder.live()
     assert folder.read == said
     assert MessageRef("offer", "next") in folder.answered
 
@@ -167,16 +212,19 @@ def test_a_site_that_left_reads_on_and_takes_up_the_next_run(said: list[MessageR
     folder.live()
     folder.published = said[:left_at]
     folder.live()
-    folder.withdrawn = folder.read[-1].kind not in ("final", "abort")
+    folder.withdrawn = not any(ref.kind in ("final", "abort") for ref in folder.read)
     answered = set(folder.answered)
     folder.published = before
     folder.live()
     if before[-1].kind == "round":
         before.append(MessageRef("verdict", "r", before[-1].round_no))
-    folder.published = [*before, MessageRef("offer", "next")]
+    following = MessageRef("offer", "next")
+    folder.published = [*before, *([] if following in before else [following])]
     folder.live()
     assert folder.read == folder.published
-    assert folder.answered == answered | {MessageRef("offer", "next")}
+    folder.published.append(first := MessageRef("round", "next", 1))
+    folder.live()
+    assert folder.answered == answered | {following, first}
 
 
 # --- consent ----------------------------------------------------------------------------------------------------

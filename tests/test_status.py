@@ -144,6 +144,19 @@ def test_the_versions_of_both_ends_are_told_and_compared(run: Played, store: Run
     assert f"\n      {told}\n" in aggregator_says(run)
 
 
+def test_a_run_that_waits_is_named_beside_the_one_whose_turn_it_is(run: Played, store: RunStore) -> None:
+    work = run.drop.parent / "aggregator"
+    later = RunStore(work, "later")
+    later.begin(run_configuration(run="later", sites=["north", "south"]), store.sharing())
+    run.run = "later"
+    run.offer_and_consent()
+    said = aggregator_says(run)
+    assert said.startswith(f"run {RUN}: open, round 0 of ")
+    assert "waits for its turn: later, 1 of 2 sites agreed, 0 declined" in said
+    later.ask(1, ("north",), ("north",))  # launched alone: its rounds have begun
+    assert aggregator_says(run).startswith("run later: open, round 1 of ")
+
+
 def test_what_changes_while_it_is_read_is_read_again(run: Played, store: RunStore) -> None:
     run.offer_and_consent()
     seen = []
@@ -154,7 +167,7 @@ def test_what_changes_while_it_is_read_is_read_again(run: Played, store: RunStor
             store.ask(len(seen), ("north",), ("north",))  # as a daemon does meanwhile
         return seen[-1]
 
-    assert of_aggregator.read_newest_run(run.drop.parent / "aggregator", tell) == 2
+    assert of_aggregator.read_run_in_turn(run.drop.parent / "aggregator", tell) == 2
     assert seen == [0, 1, 2]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.listing import list_runs
-from aggregator.overview import SiteOverview, overview_of, read_newest_run
+from aggregator.overview import SiteOverview, overview_of, read_run_in_turn
 from aggregator.run_view import Reading, Round, RunView, view_of, view_run
 from aggregator.store import runs_in
 from shared.durations import duration_text
@@ -37,7 +37,7 @@ def page_state(work: Path) -> dict[str, Any]:
     try:
         state["log"] = log_end(work / "log.txt")
         state["runs"] = [asdict(listed) for listed in list_runs(work)]
-        state["run"] = read_newest_run(work, _run)
+        state["run"] = read_run_in_turn(work, _run)
     except DropfedError as error:
         state["problem"] = str(error)
     except OSError as error:

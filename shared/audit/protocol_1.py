@@ -152,6 +152,10 @@ class Replies(order.Replies):
             return frozenset({consent.digest} if consent else ())
         return super().answers(ref)
 
+    def had_read(self, ref: MessageRef, in_reply_to: str | None) -> bool:
+        """As for any folder: what was read the folder does not tell, and what is there holds."""
+        return self.signed(ref) is not None
+
     def fault(self, ref: MessageRef, in_reply_to: str | None) -> str | None:
         """As for any folder."""
         return None if in_reply_to in self.answers(ref) else order.ANSWERS_ANOTHER

@@ -15,7 +15,8 @@ What is checked, in this order:
     records     each says nothing but what follows from those before it (``bindings.py``)
     replies     each message answers the message it must answer; none of a site's follows its withdrawal from the run,
                 and none that the aggregator signed when it had read that
-    order       the aggregator's messages of a run come in their order, and no run is offered before the end of another
+    order       the aggregator's messages of a run come in their order, and from a run's first round to its end nothing
+                but offers comes of any other
     heads       the newest messages that status.json speaks of are there
 
 Reading alone; nothing is changed. How good a model is, is not judged: that is what the verdicts are for.
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from shared.audit import protocol_1
 from shared.audit.bindings import loose_records
@@ -35,7 +37,7 @@ from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
-from shared.exchange.order import Replies, may_follow
+from shared.exchange.order import Order, Replies
 from shared.exchange.records.messages import Federation, Head, Status
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import Message, check_encrypted, check_form
@@ -123,8 +125,7 @@ class _Verification:
                 self._find(loose.file, loose.what, loose.since)
             for sender in (AGGREGATOR, federation.site):
                 self._check_chain(sender)
-            self._check_replies()
-            self._check_order()
+            self._check_order(self._check_replies())
             self._check_withdrawals()
             for path, sender, head in reading.reported_heads():
                 self._check_head(sender, head, path)
@@ -203,7 +204,8 @@ class _Verification:
             due = MessageRef("round", after.run, after.round_no)
         return f"; {due.path} must be one of them" if due and due not in self._messages else ""
 
-    def _check_replies(self) -> None:
+    def _check_replies(self) -> Replies:
+        """Each message answers the one that it must answer; return what answers what."""
         reading = self._reading
         kind = protocol_1.Replies if reading.opened.protocol == 1 else Replies
         sent = reading.sent_by(reading.opened.site)
@@ -213,30 +215,28 @@ class _Verification:
             replies.take(message)
         for message in sent:
             self._check_reply(replies, message)
+        return replies
 
     def _check_reply(self, replies: Replies, message: Message) -> None:
         if (fault := replies.fault(message.ref, message.manifest.in_reply_to)) is not None:
             self._find_in(message, fault)
 
-    def _check_order(self) -> None:
-        """The aggregator's messages of a run come in one order, and each run has an end before the next is offered."""
-        before: Message | None = None
-        for message in self._reading.sent_by(AGGREGATOR):
-            ref = message.ref
-            if before is not None and message.manifest.seq == before.manifest.seq + 1:
-                if ref.kind == "offer":
-                    self._check_ended(before.ref.run, message)
-                elif ref.run != before.ref.run or not may_follow(before.ref, ref):
-                    self._find_in(message, f"may not follow {before.ref.path}, the aggregator's message before it")
-            elif before is None and ref.kind != "offer":
-                self._find_in(message, "is the aggregator's first message here, and no offer")
-            before = message
+    def _check_order(self, replies: Replies) -> None:
+        """The aggregator's messages of a run come in one order, and rounds of two runs never interleave.
 
-    def _check_ended(self, run: str, offer: Message) -> None:
-        reading = self._reading
-        is_known = reading.opened.protocol != 1 and not reading.is_hidden(MessageRef("consent", run), names.CONSENT)
-        if is_known and reading.ending(run) is None:
-            self._find_in(offer, f"was offered before run {run} had ended here")
+        What follows a gap in the chain, which is a finding, is in no order that could be told.
+
+        Args:
+            replies: with all messages taken.
+        """
+        order, before = Order(), Head()
+        for message in self._reading.sent_by(AGGREGATOR):
+            if message.manifest.seq > before.seq + 1:
+                break
+            if (fault := order.fault(message.ref, partial(_knew_withdrawal, replies, message))) is not None:
+                self._find_in(message, fault)
+            order.take(message.ref)
+            before = message.head
 
     def _check_withdrawals(self) -> None:
         for ref, withdrawal in self._messages.items():
@@ -297,6 +297,10 @@ class _Verification:
         return ref.kind == "consent" and any(
             message.ref.run == ref.run and message.ref.kind in ("round", "final") for message in self._messages.values()
         )
+
+
+def _knew_withdrawal(replies: Replies, message: Message, run: str) -> bool:
+    return replies.had_read(MessageRef("withdrawal", run), message.manifest.in_reply_to)
 
 
 def _is_of(message: str, file: str) -> bool:

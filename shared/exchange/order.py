@@ -14,7 +14,7 @@ Daemons and audit ask the functions here, and so have one record of what crossed
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
 from shared.exchange.names import KINDS, Kind, MessageRef
@@ -25,6 +25,9 @@ Ending = Literal["declined", "withdrawn", "finished", "aborted"]
 
 ANSWERS_NEWEST: frozenset[Kind] = frozenset(name for name, kind in KINDS.items() if kind.answers == "newest")
 """The kinds whose answer says what the aggregator had read."""
+
+BEGUN: frozenset[Kind] = frozenset({"round", "verdict"})
+"""The kinds of which the aggregator's newest message of a run is while its rounds go on."""
 
 ANSWERS_ANOTHER = "does not answer the message it should answer, or that one is missing or does not hold"
 
@@ -139,6 +142,11 @@ class Replies:
             return None
         return ANSWERS_ANOTHER
 
+    def had_read(self, ref: MessageRef, in_reply_to: str | None) -> bool:
+        """Return whether a message of the aggregator's that answers this had read the site's message at ``ref``."""
+        message = self.signed(ref)
+        return message is not None and message.manifest.seq <= self._numbers.get(in_reply_to or "", 0)
+
     def _first(self, ref: MessageRef) -> float:
         """Number of the oldest message that the aggregator's newest can be said to have read."""
         consent = self.signed(MessageRef("consent", ref.run))
@@ -164,6 +172,43 @@ def may_follow(before: MessageRef, ref: MessageRef) -> bool:
         case "abort":
             return before.kind == "offer"
     return False
+
+
+class Order:
+    """The order of the aggregator's messages in one folder, which are taken one after the other.
+
+    A run that waits for its turn may be offered while another is open, but not between a round and its verdict. From a
+    run's first round to its end nothing else comes of any other run.
+    """
+
+    def __init__(self) -> None:
+        self._last: MessageRef | None = None
+        self._newest: dict[str, MessageRef] = {}  # of each run
+
+    def take(self, ref: MessageRef) -> None:
+        """Go on to the aggregator's next message."""
+        self._last = self._newest[ref.run] = ref
+
+    def fault(self, ref: MessageRef, has_left: Callable[[str], bool]) -> str | None:
+        """Return what is wrong with where the next message lies; None if nothing is.
+
+        Args:
+            has_left: whether the aggregator, when it signed that, knew of the site's withdrawal from a run.
+        """
+        last, before = self._last, self._newest.get(ref.run)
+        if last is not None and last.kind == "round" and ref != MessageRef("verdict", last.run, last.round_no):
+            return f"may not follow {last.path}, the aggregator's message before it"
+        if ref.kind == "offer":
+            return None
+        if before is None:
+            return "comes without the offer of its run before it"
+        if not may_follow(before, ref):
+            return f"may not follow {before.path}, the message of its run before it"
+        if ref.kind == "verdict":
+            return None  # it comes right after its round
+        begun = (run for run, newest in self._newest.items() if run != ref.run and newest.kind in BEGUN)
+        open_run = next((run for run in begun if not has_left(run)), None)
+        return f"comes before run {open_run} had ended here" if open_run is not None else None
 
 
 def ending(run: str, messages: Iterable[Linked], *, agreed: bool | None) -> Ending | None:

@@ -60,6 +60,25 @@ def test_an_untouched_folder_holds(copy: Path) -> None:
     assert audit.in_progress == []
 
 
+def test_rounds_of_two_runs_that_interleave_are_noticed_and_an_early_offer_is_none(run: Played) -> None:
+    run.offer_and_consent()
+    run.round(1, trains=True)
+    run.run = "other"
+    run.offer_and_consent()
+    assert findings(run.drop) == []
+    run.round(1, trains=True)
+    first = MessageRef("round", "other", 1).manifest
+    what = {finding.file: finding.what for finding in findings(run.drop)}
+    assert what == {first: f"comes before run {RUN} had ended here"}
+    run.send("round", 2, run.to_site(2), "consent")
+    run.run = "third"
+    run.offer()
+    offer = MessageRef("offer", "third").manifest
+    what = {finding.file: finding.what for finding in findings(run.drop)}
+    before = MessageRef("round", "other", 2).path
+    assert what[offer] == f"may not follow {before}, the aggregator's message before it"
+
+
 @slow
 @given(st.data())
 def test_a_flipped_bit_is_noticed(copy: Path, data: st.DataObject) -> None:

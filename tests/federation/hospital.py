@@ -175,11 +175,12 @@ class Hospital:
             on_news=lambda: None,
         )
 
-    def offer(self, run: RunConfiguration | None = None) -> RunConfiguration:
-        """Offer a run; one that was offered before and never started is aborted first."""
-        before = self.channel.ledger.own_messages()[-1:]
-        if before and before[0].ref.kind == "offer" and ending_of(self.channel.ledger, before[0].ref.run) is None:
-            self.send_abort(before[0].ref.run)
+    def offer(self, run: RunConfiguration | None = None, *, early: bool = False) -> RunConfiguration:
+        """Offer a run; one that was offered before and never started is aborted first, unless this one comes early."""
+        ledger = self.channel.ledger
+        last = [message.ref for message in ledger.own_messages()][-1:]
+        if not early and last and last[0].kind == "offer" and ending_of(ledger, last[0].run) is None:
+            self.send_abort(last[0].run)
         run = run or run_configuration(sites=["north"], quorum=1, rounds=9)
         task, method = task_named(TASK), open_method(run.method, run.method_options)
         is_private = run.privacy is not None

@@ -10,10 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from aggregator.cli import main
-from aggregator.commands.launch import NOT_IMPROVED
+from aggregator.commands.launch import CANNOT_BEGIN, NOT_IMPROVED
 from aggregator.dashboard.state import page_state
+from shared.audit.reading import Reading
+from shared.audit.verify import verified
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.folder.durable import write_file
+from shared.folder.local import LocalFolder
 from tests.federation.running import POLICY, TINY, WAIT_S, Federation, run_configuration
 
 MOST_ROUNDS = 40
@@ -112,9 +116,28 @@ def test_of_several_runs_each_follows_the_one_before_whatever_that_came_to(feder
     assert launched.wait(WAIT_S) == NOT_IMPROVED  # the greatest of 3, 2 and 0
     said = (federation.aggregator / "output.txt").read_text().splitlines()
     ends = ["/runs/first/final/model.safetensors", "sites: west is not in ", "/runs/second/final/model.safetensors"]
-    places = [next(place for place, line in enumerate(said) if end in line) for end in ends]
+    assert any("cannot be offered yet, and is tried again when its turn comes: " in line for line in said)
+    until = said.index("3 runs:")
+    places = [max(place for place, line in enumerate(said[:until]) if end in line) for end in ends]
     assert places == sorted(places)
     assert said[places[0]].startswith("no better than ") and said[places[2]].startswith("improved: ")
+    summary = said[until + 1 :]
+    assert [line.split(":")[0].strip() for line in summary] == list(runs)
+    assert "sites: west is not in " in summary[1]
+
+    # Both that can begin were offered before the first had a round, and the second's answers came meanwhile.
+    for site in federation.run.sites:
+        folder = LocalFolder(federation.folder(site))
+        reading = Reading(folder, None, None)
+        assert verified(reading).findings == []
+        told = [message.ref for message in reading.sent_by(AGGREGATOR)]
+        assert told.index(MessageRef("offer", "second")) < told.index(MessageRef("round", "first", 1))
+        sent = [message.ref for message in reading.sent_by(site)]
+        assert sent.index(MessageRef("consent", "second")) < sent.index(MessageRef("update", "first", 3))
+
+    again = federation.start("aggregator.cli", *launch, "--accept-any", work=federation.aggregator)
+    assert again.wait(WAIT_S) == CANNOT_BEGIN  # what has ended is not played again
+    assert (federation.aggregator / "output.txt").read_text().splitlines()[-3:] == summary[-3:]
 
     twice = CliRunner().invoke(main, ["launch", str(files[2]), str(files[2]), "--work", str(federation.aggregator)])
     assert twice.exit_code == 2

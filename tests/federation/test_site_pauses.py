@@ -109,7 +109,7 @@ def test_while_a_rounds_folder_is_filled_most_looks_go_there_alone_and_no_other_
     (run.drop / filled.path).mkdir(parents=True)
     run.site.inbox._folder = folder
     arrivals = Arrivals(folder, run.site, lambda _: None)
-    look = Look((final,), later_than=MessageRef("offer", RUN))
+    look = Look((final,), later_than=(MessageRef("offer", RUN),))
     whole = [f"runs/{RUN}/rounds", filled.manifest, final.manifest]
     for expected in (whole, *[[filled.manifest]] * 3, whole, [filled.manifest]):
         asked.clear()

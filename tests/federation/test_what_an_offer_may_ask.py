@@ -21,10 +21,12 @@ from shared.exchange.trust import open_record
 from shared.folder.durable import write_file
 from shared.folder.meter import Direction
 from site_client.cli import main
-from site_client.configuration import Policy
+from site_client.configuration import Policy, read_configuration
 from site_client.division import BUDGET, DIVISION, Agreed, Budget, Division, Spending
 from site_client.offer import describe
-from site_client.store import decision, noise_path, runs_with_noise
+from site_client.overview import what_it_waits_for
+from site_client.rotation import read_ledger
+from site_client.store import Decision, decision, noise_path, runs_with_noise, write_decision
 from tests.federation.hospital import Hospital
 from tests.federation.running import TASK, run_configuration, write_data
 
@@ -69,9 +71,9 @@ def asked(**changes: object) -> RunConfiguration:
     return run_configuration(**(settings | changes))
 
 
-def consent(hospital: Hospital, run: RunConfiguration) -> Consent:
+def consent(hospital: Hospital, run: RunConfiguration, *, early: bool = False) -> Consent:
     """Offer a run, and read the answer."""
-    hospital.offer(run)
+    hospital.offer(run, early=early)
     hospital.live()
     assert hospital.receive(MessageRef("consent", run.run))
     path = hospital.drop / MessageRef("consent", run.run).path / names.CONSENT
@@ -236,6 +238,53 @@ def test_rows_of_scores_are_counted_over_all_runs_and_shown(hospital: Hospital) 
     told = sum(row.split == "validation" for row in read_metrics(table, names.METRICS))
     budget = Budget.model_validate_json((hospital.work / BUDGET).read_bytes())
     assert budget.runs[first.run].rows["validation"] == told == 2
+
+
+def test_runs_that_wait_never_come_to_more_than_the_policy_has(hospital: Hospital) -> None:
+    """Each that was agreed to counts with all that it may take until it is over, also while its rounds go on."""
+    hospital.set_policy(USUAL.model_copy(update={"rows_per_set": 12}))
+    played, waiting = asked(), asked()
+    assert consent(hospital, played).agrees
+    assert consent(hospital, waiting, early=True).agrees
+    hospital.send_round(played, 1)
+    hospital.live()
+    assert hospital.receive(MessageRef("update", played.run, 1))
+    hospital.send_verdict(played, 1)
+    third = consent(hospital, asked(), early=True)
+    assert "5 rows of scores over its validation set are more than the 2 that are left here" in third.reason
+    hospital.send_final(played)
+    hospital.live()
+    assert consent(hospital, asked(), early=True).agrees  # of the first, three were not taken
+    hospital.send_round(waiting, 1)
+    hospital.live()
+    assert hospital.receive(MessageRef("update", waiting.run, 1))
+
+
+def test_people_decide_about_several_runs_on_one_day_and_none_holds_up_another(hospital: Hospital) -> None:
+    hospital.set_policy(USUAL.model_copy(update={"consent": "ask"}))
+    one, other = asked(), asked()
+    hospital.offer(one)
+    hospital.offer(other, early=True)
+    hospital.live()
+    assert f"about run {one.run}: `dropfed-site approve {one.run} " in waits_for(hospital)
+    assert f"; and about run {other.run}: `dropfed-site approve {other.run} " in waits_for(hospital)
+    write_decision(hospital.work, other.run, Decision("yes"))
+    hospital.live()
+    assert hospital.receive(MessageRef("consent", other.run))
+    assert other.run not in waits_for(hospital)
+    hospital.send_round(other, 1)
+    hospital.live()
+    assert hospital.receive(MessageRef("update", other.run, 1))
+    assert one.run in waits_for(hospital)
+    write_decision(hospital.work, one.run, Decision("yes"))
+    hospital.live()
+    assert hospital.receive(MessageRef("consent", one.run))
+    assert waits_for(hospital).startswith("the aggregator's verdict on round 1, ")
+
+
+def waits_for(hospital: Hospital) -> str:
+    """What `status` says that the site waits for."""
+    return what_it_waits_for(hospital.work, read_configuration(hospital.work), read_ledger(hospital.work))[0]
 
 
 def test_what_training_costs_is_said_in_words_before_anyone_agrees(hospital: Hospital) -> None:

@@ -12,17 +12,17 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from aggregator import rounds
-from aggregator.facts import late_answer, run_facts, site_facts
+from aggregator.facts import early_offers, late_answer, may_be_offered_early, run_facts, site_facts
 from aggregator.store import withdrawal_of
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.learning.answers import SOUND, UNANSWERED, decide
 from shared.learning.run_files import Late, Scored
 from tests.federation.running import run_configuration
-from tests.model_check.exchanges import Known, known_at_desk
-from tests.model_check.properties import check_counted, expect
+from tests.model_check.exchanges import Known, called, known_at_desk, sent_messages, told_messages
+from tests.model_check.properties import check_counted, check_order_of, expect
 from tests.model_check.rules import Rules
-from tests.model_check.state import RUN, SITES, Desk, Director, Folder, Sent, Told
+from tests.model_check.state import NEXT, RUN, SITES, Desk, Director, Folder, Sent, Told
 
 DEADLINE_S = 3600.0
 _ANY_DIGEST = "0" * 64
@@ -43,10 +43,10 @@ def view_of(folder: Folder) -> View:
 
 
 @cache
-def configuration(rules: Rules) -> RunConfiguration:
-    """The run."""
+def configuration(rules: Rules, run: str = RUN) -> RunConfiguration:
+    """A run."""
     return run_configuration(
-        run=RUN,
+        run=run,
         sites=list(SITES),
         rounds=rules.rounds,
         tolerance=None,
@@ -99,6 +99,7 @@ class Office:
         self.asked: set[str] = set()
         """The sites whose folders the facts have asked to look into."""
         self.desks = dict(zip(SITES, (view.desk for view in views), strict=True))
+        self.sent = dict(zip(SITES, (view.sent for view in views), strict=True))
         self.known = {name: known_at_desk(view.desk, view.sent) for name, view in zip(SITES, views, strict=True)}
 
     @property
@@ -112,7 +113,7 @@ class Office:
             return self.rules.rounds_need_no_look
         self.asked.add(site)
         desk = self.desks[site]
-        return (desk.looked and not desk.has_noticed) or self.rules.rounds_need_no_look
+        return (desk.looked and not desk.noticed) or self.rules.rounds_need_no_look
 
     def facts(self) -> rounds.RunFacts:
         """The facts, by the daemon's own function."""
@@ -120,7 +121,7 @@ class Office:
             name: known if self.desks[name].enrolled else None for name, known in self.known.items()
         }
         return run_facts(
-            configuration(self.rules),
+            configuration(self.rules, self.director.run),
             self.memory,
             sites,
             in_turn=self.rules.in_turn,
@@ -138,7 +139,12 @@ class Office:
         """Those of one site."""
         desk = self.desks[site]
         return site_facts(
-            site, self.known[site], self.memory, RUN, takes_part=desk.takes_part, has_looked=self.has_looked
+            site,
+            self.known[site],
+            self.memory,
+            self.director.run,
+            takes_part=desk.takes_part,
+            has_looked=self.has_looked,
         )
 
     @property
@@ -154,6 +160,19 @@ class Office:
         all_told = not self.actions
         return all_told and all(desk.published == len(desk.told) for desk in self.desks.values())
 
+    @property
+    def is_last(self) -> bool:
+        """Whether no run waits for its turn."""
+        return not self.rules.queue or self.director.run == NEXT
+
+    @property
+    def early_offers(self) -> set[str]:
+        """The sites that are asked now about the run that waits."""
+        if self.is_last or self.director.chosen or self.director.aborted:
+            return set()
+        enrolled = {site: known for site, known in self.known.items() if self.desks[site].enrolled}
+        return {offer.site for offer in early_offers(enrolled, NEXT)}
+
 
 Result = tuple[str, bool, Director, tuple[Desk, Desk]]
 
@@ -163,7 +182,8 @@ def placed(folder: Folder, desk: Desk, name: str) -> Folder:
     is_asked = name == "OpenRound" or (name == "AskMore" and not folder.desk.takes_part)
     if is_asked and desk.takes_part:
         published = folder.hospital.sent[: folder.hospital.published]
-        desk = desk._replace(had_left=any(message.kind == "withdrawal" for message in published))
+        had_left = any((message.kind, message.run) == ("withdrawal", desk.run) for message in published)
+        desk = desk._replace(had_left=had_left)
     return folder._replace(desk=desk)
 
 
@@ -179,6 +199,8 @@ Found = tuple[str, bool, Director, dict[str, Desk]]
 
 def _daemon_steps(office: Office) -> Iterator[Found]:
     director, desks = office.director, office.desks
+    if (office.is_over or office.rules.turns_overlap) and not office.is_last:
+        yield next_turn(office)
     if office.is_over:
         return
     if office.is_idle:
@@ -192,17 +214,24 @@ def _daemon_steps(office: Office) -> Iterator[Found]:
             yield name, False, director, desks | {site: after._replace(due="")}
 
 
+def next_turn(office: Office) -> Found:
+    """The daemon of the run that waited begins."""
+    desks = {site: desk._replace(run=NEXT) for site, desk in _ended(office.desks).items()}
+    return f"begins {NEXT}", False, Director(run=NEXT), desks
+
+
 def decides(office: Office) -> Iterator[Found]:
     """Read the facts, which ask for looks, and decide."""
     director, desks = office.director, {}
     actions = office.actions
     for_run = next((action for action in actions if isinstance(action, FOR_RUN)), None)
     for_sites = {action.site: type(action).__name__ for action in actions if not isinstance(action, FOR_RUN)}
+    early = office.early_offers
     chosen = for_run.participants if isinstance(for_run, rounds.OpenRound | rounds.AskMore) else ()
     goes_on = not (director.chosen or director.aborted)
     for site, desk in office.desks.items():
         desks[site] = desk._replace(
-            due=for_sites.get(site, ""),
+            due=for_sites.get(site) or ("OfferEarly" if site in early else ""),
             chosen=site in chosen,
             asked_look=goes_on and not director.paused and (desk.asked_look or site in office.asked),
             looked=goes_on and not director.paused and desk.looked,
@@ -240,7 +269,7 @@ def does(office: Office) -> Found:
 
 
 _UNLOOKED: dict[str, Any] = {"asked_look": False, "looked": False, "shown": ""}
-_FORGOTTEN = _UNLOOKED | {"asked_stop_look": False, "stop_looked": False, "has_noticed": False, "in_trouble": False}
+_FORGOTTEN = _UNLOOKED | {"asked_stop_look": False, "stop_looked": False, "noticed": (), "in_trouble": False}
 """What a daemon that dies forgets of its looks."""
 
 
@@ -277,9 +306,9 @@ class _AnyModel:
 
 def _closed(office: Office) -> dict[str, Desk]:
     """The verdicts, by the daemon's own functions."""
-    run, round_no = configuration(office.rules), office.director.round_no
+    run, round_no = configuration(office.rules, office.director.run), office.director.round_no
     participants = [site for site, desk in office.desks.items() if desk.takes_part]
-    update = MessageRef("update", RUN, round_no)
+    update = MessageRef("update", run.run, round_no)
     scored = {}
     for site in participants:
         refused = office.known[site].refusal(update)
@@ -296,7 +325,7 @@ def _closed(office: Office) -> dict[str, Desk]:
         scored,
         limit=None,
         answer=lambda site: site,  # type: ignore[arg-type,return-value]
-        withdrawn={site for site in participants if withdrawal_of(office.known[site], RUN) is not None},
+        withdrawn={site for site in participants if withdrawal_of(office.known[site], run.run) is not None},
         aggregation=any_model,
         late=late,
     )
@@ -317,32 +346,42 @@ def _closed(office: Office) -> dict[str, Desk]:
 
 def does_for(office: Office, site: str, due: str) -> tuple[str, Desk]:
     """Do what was decided for a site, if it still may be done; say what was done."""
-    desk, known, round_no = office.desks[site], office.known[site], office.director.round_no
+    desk, known, round_no, run = office.desks[site], office.known[site], office.director.round_no, office.director.run
     match due:
         case "SignOffer":
-            return _signed(desk, site, Told("offer", 0, 0))
+            return _signed(office, desk, site, Told("offer", 0, 0, run))
+        case "OfferEarly":
+            if office.rules.offers_come_anywhere or may_be_offered_early(known, NEXT):
+                return _signed(office, desk, site, Told("offer", 0, 0, NEXT))
         case "SignRound":
             if office.site_facts(site).may_be_sent_round:
                 _check_look(office, desk)
-                return _signed(desk._replace(shown="", had_left=False), site, Told("round", round_no, desk.accepted))
+                desk = desk._replace(shown="", had_left=False)
+                return _signed(office, desk, site, Told("round", round_no, desk.accepted, run))
         case "Score":
             return f"scores what {site} answered", desk._replace(scored=True)
         case "SignVerdict":
-            update = known.message(MessageRef("update", RUN, round_no))
+            update = known.message(MessageRef("update", run, round_no))
             has_answered = desk.status not in UNANSWERED and update is not None
-            return _signed(desk, site, Told("verdict", round_no, update.seq if has_answered and update else None))
+            answers = update.seq if has_answered and update else None
+            return _signed(office, desk, site, Told("verdict", round_no, answers, run))
         case "SignFinal" | "SignAbort":
             end = rounds.due_end(office.site_facts(site), final_chosen=office.director.chosen)
             if end is not None and type(end).__name__ == due:
                 kind: Kind = "final" if due == "SignFinal" else "abort"
-                return _signed(desk, site, Told(kind, 0, desk.accepted))
+                return _signed(office, desk, site, Told(kind, 0, desk.accepted, run))
     return f"leaves {due} for {site}", desk
 
 
-def _signed(desk: Desk, site: str, message: Told) -> tuple[str, Desk]:
-    expect(all((each.kind, each.round_no) != message[:2] for each in desk.told), "a message is signed twice")
-    what = f"{message.kind} {message.round_no}" if message.round_no else message.kind
-    return f"signs {what} for {site}", desk._replace(told=(*desk.told, message))
+def _signed(office: Office, desk: Desk, site: str, message: Told) -> tuple[str, Desk]:
+    told = (*desk.told, message)
+    is_new = all(
+        (each.kind, each.round_no, each.run) != (message.kind, message.round_no, message.run) for each in desk.told
+    )
+    expect(is_new, "a message is signed twice")
+    if office.rules.queue and not desk.refused:
+        check_order_of(told_messages(told), sent_messages(office.sent[site], told))
+    return f"signs {called(message)} for {site}", desk._replace(told=told)
 
 
 def _check_look(office: Office, desk: Desk) -> None:

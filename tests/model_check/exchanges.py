@@ -44,7 +44,7 @@ def told_messages(told: tuple[Told, ...]) -> tuple[Signed, ...]:
     """The aggregator's messages."""
     return tuple(
         Signed(
-            ref=MessageRef(each.kind, RUN, each.round_no),
+            ref=MessageRef(each.kind, each.run, each.round_no),
             seq=seq,
             previous=f"told {seq - 1}" if seq > 1 else None,
             in_reply_to=None if each.answers is None else CARD if each.answers == 0 else f"sent {each.answers}",
@@ -60,7 +60,7 @@ def sent_messages(sent: tuple[Sent, ...], told: tuple[Told, ...]) -> tuple[Signe
     by_ref = {message.ref: message.digest for message in told_messages(told)}
     return tuple(
         Signed(
-            ref=(ref := MessageRef(each.kind, RUN, each.round_no)),
+            ref=(ref := MessageRef(each.kind, each.run, each.round_no)),
             seq=seq,
             previous=f"sent {seq - 1}" if seq > 1 else None,
             in_reply_to=by_ref[ref.answers] if ref.answers else None,
@@ -69,6 +69,12 @@ def sent_messages(sent: tuple[Sent, ...], told: tuple[Told, ...]) -> tuple[Signe
         )
         for seq, each in enumerate(sent, 1)
     )
+
+
+def called(message: Sent | Told) -> str:
+    """A message in words."""
+    what = f"{message.kind} {message.round_no}" if message.round_no else message.kind
+    return what if message.run == RUN else f"{what} of {message.run}"
 
 
 class Known:

@@ -10,12 +10,10 @@ from aggregator.facts import awaited
 from aggregator.look import look
 from shared.errors import ActionRequiredError
 from shared.exchange.names import MessageRef
-from tests.model_check.exchanges import Noticed
+from tests.model_check.exchanges import Noticed, called
 from tests.model_check.hospital import Step
 from tests.model_check.rules import Rules
-from tests.model_check.state import RUN, Desk, Folder
-
-WITHDRAWAL = MessageRef("withdrawal", RUN)
+from tests.model_check.state import RUNS, Desk, Folder
 
 
 class Look(NamedTuple):
@@ -67,7 +65,7 @@ def steps(folder: Folder, rules: Rules) -> Iterator[Step]:
 
 def _publishes(desk: Desk) -> tuple[str, Desk]:
     newest = desk.told[desk.published]
-    what = f"{newest.kind} {newest.round_no}" if newest.round_no else newest.kind
+    what = called(newest)
     if not desk.has_payload:
         return f"uploads {what}", desk._replace(has_payload=True, in_trouble=False)
     after = desk._replace(has_payload=False, published=desk.published + 1, in_trouble=False)
@@ -104,14 +102,15 @@ def looked(folder: Folder, how: Look) -> Looked:
     """Look into the folder."""
     desk, hospital = folder
     noticed = Noticed(desk, hospital, how.visible, keeps_back=how.keeps_back)
-    newest = max((each.round_no for each in desk.told), default=0)
-    withdrawals = {WITHDRAWAL} if desk.has_noticed else set()
+    newest = max((each.round_no for each in desk.told if each.run == desk.run), default=0)
+    withdrawals = {MessageRef("withdrawal", run) for run in desk.noticed}
+    withdrawal = MessageRef("withdrawal", desk.run)
     is_whole, in_trouble = False, False
     try:
         seen = look(
             noticed,
             noticed,
-            awaited(noticed, RUN, newest),
+            awaited(noticed, desk.run, newest),
             searches=how.searches,
             noticed=withdrawals,
             may_have_sent_more=lambda: how.more,
@@ -122,9 +121,9 @@ def looked(folder: Folder, how: Look) -> Looked:
         in_trouble = True
     accepted, refused = noticed.taken
     shown = desk.shown
-    if desk.takes_part and WITHDRAWAL in noticed.asked_for and not shown:
+    if desk.takes_part and withdrawal in noticed.asked_for and not shown:
         shown = "nothing"
-    if desk.takes_part and noticed.has_shown(WITHDRAWAL):
+    if desk.takes_part and noticed.has_shown(withdrawal):
         shown = "withdrawal"
     after = desk._replace(
         accepted=accepted,
@@ -132,7 +131,9 @@ def looked(folder: Folder, how: Look) -> Looked:
         knows_key=noticed.knows_key,
         looked=desk.looked or (desk.asked_look and is_whole),
         stop_looked=desk.stop_looked or (desk.asked_stop_look and is_whole),
-        has_noticed=any(not noticed.is_settled(ref) for ref in withdrawals),
+        noticed=tuple(
+            run for run in RUNS if (ref := MessageRef("withdrawal", run)) in withdrawals and not noticed.is_settled(ref)
+        ),
         in_trouble=in_trouble,
         shown=shown,
     )

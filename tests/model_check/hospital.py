@@ -6,18 +6,17 @@ there. A look is one step, and may miss anything: so it stands for one that bega
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shared.errors import RejectedError
 from shared.exchange.names import MessageRef
-from shared.exchange.order import may_follow
 from shared.exchange.records.messages import Head
 from shared.exchange.trust import check_order
 from site_client import rounds
 from site_client.facts import may_answer, may_leave, site_facts
-from tests.model_check.exchanges import CARD, Signed, known_at_hospital, told_messages
+from tests.model_check.exchanges import CARD, Signed, called, known_at_hospital, told_messages
 from tests.model_check.rules import Rules
-from tests.model_check.state import RUN, Folder, Hospital, Says, Sent
+from tests.model_check.state import RUN, RUNS, Folder, Hospital, Says, Sent
 
 Step = tuple[str, bool, Folder]
 """What happens, whether it is an accident or a person's wish that a run may do without, and what is then there."""
@@ -34,7 +33,7 @@ def decided(folder: Folder, rules: Rules) -> rounds.Action:
         paused=False,
         may_train=True,
         unpublished=hospital.published < len(hospital.sent),
-        wants_to_leave=lambda _: hospital.wants_out,
+        wants_to_leave=lambda run: run in hospital.wants_out,
         unkept=None,
         looked=hospital.looked,
     )
@@ -68,23 +67,32 @@ def _daemon_steps(folder: Folder, rules: Rules) -> Iterator[tuple[str, Hospital]
             yield _publishes(done)
         case rounds.Look() as look:
             yield from _looks(folder, look, rules)
-        case rounds.AnswerOffer():
-            yield from _signs(hospital, rules, Sent("consent", 0, "yes"))
-            yield from _signs(hospital, rules, Sent("consent", 0, "no"))
-        case rounds.AnswerRound(_, round_no):
-            yield from _signs(hospital, rules, Sent("update", round_no))
-        case rounds.Withdraw():
-            yield from _signs(hospital, rules, Sent("withdrawal"))
+        case rounds.AnswerOffers(runs):
+            yield from _answers(hospital, runs, rules)
+        case rounds.AnswerRound(run, round_no):
+            yield from _signs(hospital, rules, Sent("update", round_no, run=run))
+        case rounds.Withdraw(run):
+            yield from _signs(hospital, rules, Sent("withdrawal", run=run))
         case rounds.Wait():
             if hospital.looked:
                 yield "rests", done
 
 
+def _answers(hospital: Hospital, runs: Sequence[str], rules: Rules) -> Iterator[tuple[str, Hospital]]:
+    """Answer one of these offers; or none yet, for its people may decide about another first."""
+    for run in runs:
+        yield from _signs(hospital, rules, Sent("consent", 0, "yes", run))
+        if rules.declines:
+            yield from _signs(hospital, rules, Sent("consent", 0, "no", run))
+    if rules.queue:
+        yield "waits for its people", hospital._replace(looked=False)
+
+
 def _looks(folder: Folder, look: rounds.Look, rules: Rules) -> Iterator[tuple[str, Hospital]]:
-    hospital = folder.hospital
+    desk, hospital = folder
     found = _found(folder, look)
     if found is not None:
-        yield f"reads {_called(found.ref)}", hospital._replace(read=hospital.read + 1, looked=False)
+        yield f"reads {called(desk.told[hospital.read])}", hospital._replace(read=hospital.read + 1, looked=False)
     if found is None or rules.looks_may_miss:
         yield "misses it" if found else "finds nothing", hospital._replace(looked=True)
 
@@ -92,7 +100,7 @@ def _looks(folder: Folder, look: rounds.Look, rules: Rules) -> Iterator[tuple[st
 def _publishes(hospital: Hospital) -> tuple[str, Hospital]:
     """The next step of bringing what is signed into the folder."""
     newest = hospital.sent[hospital.published]
-    what = _called(MessageRef(newest.kind, RUN, newest.round_no))
+    what = called(newest)
     if not hospital.has_payload:
         return f"uploads {what}", hospital._replace(has_payload=True)
     return f"publishes {what}", hospital._replace(has_payload=False, published=hospital.published + 1)
@@ -103,9 +111,7 @@ def _signs(hospital: Hospital, rules: Rules, message: Sent) -> Iterator[tuple[st
     may_be_poison = rules.poison and not any(each.says == "poison" for each in hospital.sent)
     variants: tuple[Says, ...] = (message.says, "poison") if may_be_poison and message.says != "no" else (message.says,)
     for says in variants:
-        what = (
-            f"{'poison in place of ' if says == 'poison' else ''}{message.says} {message.kind} {message.round_no or ''}"
-        )
+        what = f"{'poison in place of ' if says == 'poison' else ''}{message.says} {called(message)}"
         yield (
             f"signs {' '.join(what.split())}",
             hospital._replace(sent=(*hospital.sent, message._replace(says=says)), looked=False),
@@ -131,7 +137,6 @@ def _found(folder: Folder, look: rounds.Look) -> Signed | None:
         check_order(message, message.ref, head=head, answers=may_answer(known, message.ref, CARD))
     except RejectedError as error:
         raise AssertionError(f"the site refuses the aggregator's message: {error}") from None
-    assert message.ref.kind == "offer" or may_follow(messages[hospital.read - 1].ref, message.ref)
     return message
 
 
@@ -139,7 +144,7 @@ def _is_looked_for(ref: MessageRef, look: rounds.Look) -> bool:
     if ref.kind == "offer":
         return look.offers
     if ref.kind == "round":
-        return look.later_than is not None and ref.round_no > look.later_than.round_no
+        return any(ref.run == last.run and ref.round_no > last.round_no for last in look.later_than)
     return ref in look.refs
 
 
@@ -148,8 +153,10 @@ def _accidents(folder: Folder, rules: Rules) -> Iterator[tuple[str, Hospital]]:
     stopped = hospital._replace(started=False, looked=False)
     if rules.crashes and stopped != hospital:
         yield "dies", stopped
-    if rules.withdrawals and not hospital.wants_out and may_leave(known_at_hospital(hospital, desk), RUN):
-        yield "has decided to withdraw", hospital._replace(wants_out=True)
+    for run in RUNS if rules.withdrawals else ():
+        if run not in hospital.wants_out and may_leave(known_at_hospital(hospital, desk), run):
+            what = "has decided to withdraw" if run == RUN else f"has decided to withdraw from {run}"
+            yield what, hospital._replace(wants_out=(*hospital.wants_out, run))
     if rules.rotations and hospital.knows and hospital.sent and hospital.rotated is None:
         yield "stops, and rotates its key", stopped._replace(rotated=len(hospital.sent))
 
@@ -169,7 +176,3 @@ def is_quiet(folder: Folder, rules: Rules) -> bool:
     return is_all_read and isinstance(
         decided(Folder(desk, hospital._replace(started=True, knows=True, looked=True)), rules), rounds.Wait
     )
-
-
-def _called(ref: MessageRef) -> str:
-    return f"{ref.kind} {ref.round_no}" if ref.round_no else ref.kind

@@ -191,7 +191,8 @@ class Model:
             (self._runs.number(after), accident, *(self._marks.number((desk, name)) for desk in desks))
             for name, accident, after, desks in found
         )
-        self._is_over.append(director.Office(self._runs.parts[run], views, self.rules).is_over)
+        office = director.Office(self._runs.parts[run], views, self.rules)
+        self._is_over.append(office.is_over and office.is_last)
 
     def _place(self, folders: Numbers, marks: Numbers) -> Numbers:
         """The numbers of folders whose aggregator's end has changed."""

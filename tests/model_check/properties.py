@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from shared.exchange.names import AGGREGATOR, MessageRef
-from shared.exchange.order import Replies, may_follow
+from shared.exchange.names import MessageRef
+from shared.exchange.order import Order, Replies
 from tests.model_check.exchanges import CARD, Signed, known_at_desk, known_at_hospital, sent_messages, told_messages
 from tests.model_check.rules import Rules
-from tests.model_check.state import RUN, Director, Folder
+from tests.model_check.state import RUNS, Director, Folder, Hospital
 
 
 class ViolationError(AssertionError):
@@ -41,33 +41,55 @@ def check_end(director: Director, folder: Folder, rules: Rules) -> None:
         ViolationError: somebody was not told something, or the two sides and an auditor do not have it alike.
     """
     desk, hospital = folder
-    if not desk.told:
-        return  # it was not offered the run
     told, sent = told_messages(desk.told), sent_messages(hospital.sent, desk.told)
     by_ref = {message.ref: message for message in told}
     for message in told:
-        verdict = MessageRef("verdict", RUN, message.ref.round_no)
+        verdict = MessageRef("verdict", message.ref.run, message.ref.round_no)
         expect(message.ref.kind != "round" or verdict in by_ref, f"{message.ref.path} has no verdict")
-    agreed = {"yes": True, "no": False, "poison": True}.get(hospital.sent[0].says) if hospital.sent else None
-    by_audit = rules.ending_by_audit([*told, *sent], agreed=agreed)
-    by_site = rules.ending_at_site(known_at_hospital(hospital, desk))
-    by_aggregator = rules.ending_at_aggregator(known_at_desk(desk, hospital.sent[: desk.accepted + desk.refused]))
+    final = MessageRef("final", director.run)
+    expect(director.chosen or final not in by_ref, "a final model was sent that was not chosen")
+    for run in (run for run in RUNS if MessageRef("offer", run) in by_ref):  # others it was not offered
+        _check_ended(run, folder, rules)
+    replies = check_order_of(told, sent)
+    for message in sent:
+        _check_reply(replies, message)
+
+
+def _check_ended(run: str, folder: Folder, rules: Rules) -> None:
+    desk, hospital = folder
+    messages = [*told_messages(desk.told), *sent_messages(hospital.sent, desk.told)]
+    by_audit = rules.ending_by_audit(messages, agreed=agreed_to(run, hospital), run=run)
+    by_site = rules.ending_at_site(known_at_hospital(hospital, desk), run)
+    known = known_at_desk(desk, hospital.sent[: desk.accepted + desk.refused])
+    by_aggregator = rules.ending_at_aggregator(known, run)
     expect(by_site is not None, "a site that was offered the run is never told its end")
     who = f"the site ({by_site}), the aggregator ({by_aggregator}) and an auditor ({by_audit})"
     expect(by_site == by_aggregator == by_audit, f"the run has not ended alike for {who}")
-    expect(director.chosen or MessageRef("final", RUN) not in by_ref, "a final model was sent that was not chosen")
-    _check_as_auditor(told, sent)
 
 
-def _check_as_auditor(told: tuple[Signed, ...], sent: tuple[Signed, ...]) -> None:
-    """What ``verify`` says of the order of the messages."""
-    replies = Replies(CARD, sent)
-    for before, message in zip((None, *told), told, strict=False):
-        follows = before is None or may_follow(before.ref, message.ref)
-        expect(follows, f"{message.ref.path} may not follow {before.ref.path if before else AGGREGATOR}")
-        fault = replies.fault(message.ref, message.in_reply_to)
-        expect(fault is None, f"{message.ref.path} {fault}")
+def agreed_to(run: str, hospital: Hospital) -> bool | None:
+    """What a site's consent to a run says; None without one."""
+    says = (message.says for message in hospital.sent if (message.kind, message.run) == ("consent", run))
+    return {"yes": True, "no": False, "poison": True}.get(next(says, ""))
+
+
+def check_order_of(told: tuple[Signed, ...], sent: tuple[Signed, ...]) -> Replies:
+    """Check what ``verify`` says of the order of the aggregator's messages; return what answers what.
+
+    Raises:
+        ViolationError: one comes where it may not: as a round of a run before another has ended.
+    """
+    replies, order = Replies(CARD, sent), Order()
+    for message in told:
+        _check_reply(replies, message)
         replies.take(message)
-    for message in sent:
-        fault = replies.fault(message.ref, message.in_reply_to)
+        left = (run for run in RUNS if replies.had_read(MessageRef("withdrawal", run), message.in_reply_to))
+        fault = order.fault(message.ref, frozenset(left).__contains__)
         expect(fault is None, f"{message.ref.path} {fault}")
+        order.take(message.ref)
+    return replies
+
+
+def _check_reply(replies: Replies, message: Signed) -> None:
+    fault = replies.fault(message.ref, message.in_reply_to)
+    expect(fault is None, f"{message.ref.path} {fault}")

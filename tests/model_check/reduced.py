@@ -21,7 +21,7 @@ from shared.exchange.names import MessageRef
 from tests.model_check import director, folder_sync, hospital
 from tests.model_check.director import View
 from tests.model_check.rules import Rules
-from tests.model_check.state import RUN, Desk, Director, Folder
+from tests.model_check.state import NEXT, RUN, RUNS, Desk, Director, Folder
 
 
 def plain(folder: Folder) -> Folder:
@@ -34,7 +34,7 @@ def plain(folder: Folder) -> Folder:
             knows=desk.enrolled,
             published=len(site.sent),
             has_payload=False,
-            wants_out=False,
+            wants_out=(),
             rotated=None,
             shows_key=False,
             started=True,
@@ -67,10 +67,11 @@ def folder_steps(folder: Folder, rules: Rules) -> list[tuple[str, bool, Folder]]
         return [("joins", False, plain(folder._replace(desk=desk._replace(enrolled=True))))]
     found: dict[Folder, tuple[str, bool]] = {}
     has_news = hospital.finds(folder, rules)
-    for looked, wants_out in product((False, True), {False, rules.withdrawals}):
+    leaving = [(), *((run,) for run in RUNS if rules.withdrawals and (rules.queue or run == RUN))]
+    for looked, wants_out in product((False, True), leaving):
         before = Folder(desk, site._replace(looked=looked, wants_out=wants_out))
         for name, is_accident, after in hospital.steps(before, rules):
-            _note(found, plain(after), f"site {name}", is_accident or wants_out or (looked and has_news))
+            _note(found, plain(after), f"site {name}", is_accident or bool(wants_out) or (looked and has_news))
     asked = Folder(desk._replace(asked_look=desk.takes_part), site)
     for name, is_accident, after in folder_sync.steps(asked, rules):
         _note(found, plain(after), f"folder-sync {name}", is_accident)
@@ -97,6 +98,8 @@ def _note(found: dict[Any, tuple[str, bool]], after: Any, name: str, is_accident
 def _found(office: director.Office) -> Iterator[director.Found]:
     run, desks = office.director, office.desks
     yield from director.accidents(office)
+    if not office.is_last and (office.is_over or office.rules.turns_overlap):
+        yield director.next_turn(office)
     if run.due:
         yield director.does(office)
     fresh: set[tuple[str, str]] = set()
@@ -105,6 +108,7 @@ def _found(office: director.Office) -> Iterator[director.Found]:
         now = director.Office(run, (looked[0], looked[1]), office.rules)
         if not now.is_over:
             fresh |= {(type(action).__name__, action.site) for action in now.actions if hasattr(action, "site")}
+            fresh |= {("OfferEarly", site) for site in now.early_offers}
             if not run.due:
                 yield from director.decides(now)
     for site in desks:
@@ -117,15 +121,18 @@ def _allowed(office: director.Office, site: str) -> Iterator[str]:
     """What may be done for one site, whatever was decided; some of it is looked at once more when it is done."""
     run, desk, known = office.director, office.desks[site], office.known[site]
     newest = run.round_no
-    is_sent = known.message(MessageRef("round", RUN, newest)) is not None
-    is_told = known.message(MessageRef("verdict", RUN, newest)) is not None
-    if desk.enrolled and not desk.told:
+    is_sent = known.message(MessageRef("round", run.run, newest)) is not None
+    is_told = known.message(MessageRef("verdict", run.run, newest)) is not None
+    if desk.enrolled and known.message(MessageRef("offer", run.run)) is None:
         yield "SignOffer"
+    is_offered = known.message(MessageRef("offer", NEXT)) is not None
+    if desk.enrolled and not (office.is_last or is_offered or run.chosen or run.aborted):
+        yield "OfferEarly"
     if run.chosen or run.aborted:
         yield from ("SignFinal", "SignAbort")
     elif desk.takes_part and not run.closed:
         yield "SignRound"
-        if known.is_settled(MessageRef("update", RUN, newest)) and not desk.scored:
+        if known.is_settled(MessageRef("update", run.run, newest)) and not desk.scored:
             yield "Score"
     elif desk.takes_part and is_sent and not is_told and (run.aggregated or newest > office.rules.rounds):
         yield "SignVerdict"

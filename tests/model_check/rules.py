@@ -24,6 +24,7 @@ class Rules:
     Args:
         rounds, quorum, sites_per_round, in_turn: of the run; one more round closes it.
         looks_may_miss: a look sees nothing where something is.
+        declines: a site may say no.
         poison, rotations, withdrawals: each site may send poison once, change its key once, withdraw.
         pauses, stops, deadlines: by the PI, and by the clock.
         crashes: of the aggregator and the sites.
@@ -32,6 +33,9 @@ class Rules:
         is_reduced: explore the model of ``reduced.py``.
         late_counts_next: the run has ``late: next``.
         late_counts_anyway: as it must not be: an answer counts in the next round, whatever its own verdict said.
+        queue: a second run waits for its turn, is offered while the first is open, and is played after it.
+        offers_come_anywhere: as it must not be: that run may be offered between a round and its verdict.
+        turns_overlap: as it must not be: its turn comes whatever the first has come to.
         rounds_need_no_look: as it was: a round is signed without a look into the folder.
         aborts_untold: as it was: nobody is told of a run that was aborted.
         crossings_undefined: as it was: a withdrawal counts for whoever has it, whatever the end had read.
@@ -42,6 +46,7 @@ class Rules:
     sites_per_round: int | None = None
     in_turn: bool = False
     looks_may_miss: bool = True
+    declines: bool = True
     poison: bool = True
     rotations: bool = True
     withdrawals: bool = True
@@ -54,6 +59,9 @@ class Rules:
     is_reduced: bool = False
     late_counts_next: bool = False
     late_counts_anyway: bool = False
+    queue: bool = False
+    offers_come_anywhere: bool = False
+    turns_overlap: bool = False
     rounds_need_no_look: bool = False
     aborts_untold: bool = False
     crossings_undefined: bool = False
@@ -73,18 +81,18 @@ class Rules:
             return []
         return aggregator_rounds.decide(facts)
 
-    def ending_at_site(self, known: Exchange) -> str | None:
+    def ending_at_site(self, known: Exchange, run: str = RUN) -> str | None:
         """How a run ended, by the site's record."""
-        return self._as_it_was(known) or facts_of_site.ending_of(known, RUN)
+        return self._as_it_was(known) or facts_of_site.ending_of(known, run)
 
-    def ending_at_aggregator(self, known: Exchange) -> str | None:
+    def ending_at_aggregator(self, known: Exchange, run: str = RUN) -> str | None:
         """How a run ended in a folder, by the aggregator's record."""
-        return self._as_it_was(known) or facts_of_aggregator.ending_of(known, RUN)
+        return self._as_it_was(known) or facts_of_aggregator.ending_of(known, run)
 
-    def ending_by_audit(self, messages: Sequence[Linked], *, agreed: bool | None) -> str | None:
+    def ending_by_audit(self, messages: Sequence[Linked], *, agreed: bool | None, run: str = RUN) -> str | None:
         """How a run ended in a folder, by its messages."""
         is_left = self.crossings_undefined and any(message.ref.kind == "withdrawal" for message in messages)
-        return "withdrawn" if is_left else ending(RUN, messages, agreed=agreed)
+        return "withdrawn" if is_left else ending(run, messages, agreed=agreed)
 
     def _as_it_was(self, known: Exchange) -> str | None:
         is_left = self.crossings_undefined and known.is_settled(MessageRef("withdrawal", RUN))

@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 
 from shared.exchange.names import Kind
 
-RUN = "octa-1"
+RUN, NEXT = RUNS = ("octa-1", "octa-2")
+"""The run that is played first, and with ``Rules.queue`` the one that waits for its turn."""
 SITES = ("north", "south")
 
 Says = Literal["", "yes", "no", "poison"]
@@ -22,6 +23,7 @@ class Sent(NamedTuple):
     kind: Kind
     round_no: int = 0
     says: Says = ""
+    run: str = RUN
 
 
 class Told(NamedTuple):
@@ -30,6 +32,7 @@ class Told(NamedTuple):
     kind: Kind
     round_no: int
     answers: int | None
+    run: str = RUN
 
 
 class Hospital(NamedTuple):
@@ -40,7 +43,7 @@ class Hospital(NamedTuple):
         is_here: its card is in the folder; ``knows``: it has read that it is enrolled.
         sent: what it signed, of which so many are ``published``; ``has_payload``: so is the payload of the next.
         read: so many of the aggregator's messages it has accepted.
-        wants_out: a person decided to withdraw.
+        wants_out: the runs from which a person decided to withdraw.
         rotated: after which of its messages another key signs; ``shows_key``: the hand-over is in the folder.
         started, looked: memory.
     """
@@ -52,7 +55,7 @@ class Hospital(NamedTuple):
     published: int = 0
     has_payload: bool = False
     read: int = 0
-    wants_out: bool = False
+    wants_out: tuple[str, ...] = ()
     rotated: int | None = None
     shows_key: bool = False
     started: bool = False
@@ -70,7 +73,7 @@ class Desk(NamedTuple):
         takes_part, scored, status: in the newest round; ``status`` once that is closed.
         asked_look, looked: memory; the look for the newest round was asked for, and has come.
         asked_stop_look, stop_looked: memory; likewise since the PI's stop.
-        has_noticed: memory; a look has shown a withdrawal that is not settled.
+        noticed: memory; the runs of which a look has shown a withdrawal that is not settled.
         in_trouble: the folder cannot be reached.
         due: memory; what was decided for this site and is not done yet; ``chosen``: a round that is due asks it.
         shown: what the property about looks is held against: whether a look since the round was opened has come, and
@@ -79,6 +82,7 @@ class Desk(NamedTuple):
         was_late: by its verdict in the round before.
         counted: what the property about late answers is held against: each answer of the site that counted, by its
             round, with the round that it counted in.
+        run: whose turn it is.
     """
 
     enrolled: bool = False
@@ -95,7 +99,7 @@ class Desk(NamedTuple):
     looked: bool = False
     asked_stop_look: bool = False
     stop_looked: bool = False
-    has_noticed: bool = False
+    noticed: tuple[str, ...] = ()
     in_trouble: bool = False
     due: str = ""
     chosen: bool = False
@@ -103,6 +107,7 @@ class Desk(NamedTuple):
     had_left: bool = False
     was_late: bool = False
     counted: tuple[tuple[int, int], ...] = ()
+    run: str = RUN
 
 
 class Folder(NamedTuple):
@@ -113,7 +118,9 @@ class Folder(NamedTuple):
 
 
 class Director(NamedTuple):
-    """What the aggregator holds of the run. ``due``: memory; what was decided for the run and is not done yet."""
+    """What the aggregator holds of the run whose turn it is. ``due``: memory; what was decided for it and is not done
+    yet.
+    """
 
     round_no: int = 0
     closed: bool = False
@@ -124,6 +131,7 @@ class Director(NamedTuple):
     stopped: bool = False
     overdue: bool = False
     due: str = ""
+    run: str = RUN
 
 
 class State(NamedTuple):

@@ -6,11 +6,16 @@ found by the same means when the old rule is put back.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from aggregator.facts import expected
+from shared.exchange.names import MessageRef
 from tests.model_check.explorer import Exploration, beginning, steps
 from tests.model_check.properties import ViolationError
 from tests.model_check.rules import Rules
+from tests.model_check.state import NEXT
 
 _DEADLINES_ALONE: dict[str, bool] = dict.fromkeys(
     (
@@ -19,6 +24,14 @@ _DEADLINES_ALONE: dict[str, bool] = dict.fromkeys(
     ),
     False,
 )
+_QUEUE: dict[str, Any] = _DEADLINES_ALONE | {
+    "is_reduced": True,
+    "queue": True,
+    "sites": 1,
+    "rounds": 1,
+    "declines": False,
+}
+"""The second site never joins, so the deadline for consent passes; only a consent that is lost could hold up a run."""
 PARTS = {
     "one folder, a round and the closing one, all accidents, each as often as it likes": (
         Rules(is_reduced=True, sites=1, rounds=1),
@@ -31,6 +44,10 @@ PARTS = {
     "two folders, two rounds and the closing one, late answers that count in the next, deadlines": (
         Rules(is_reduced=True, late_counts_next=True, **_DEADLINES_ALONE),
         91_000,
+    ),
+    "one folder, two runs of a round and the closing one, crashes, deadlines": (
+        Rules(**_QUEUE | {"crashes": True}),
+        7_300,
     ),
     "one folder, a round and the closing one, each single step, withdrawals, stops, deadlines": (
         Rules(sites=1, rounds=1, poison=False, rotations=False, pauses=False, trouble=False, crashes=False),
@@ -65,7 +82,26 @@ GAPS = {
         "the run has not ended alike for the site (withdrawn), the aggregator (finished) and an auditor (withdrawn)",
         "north: site reads final",
     ),
+    "a run that waits is offered between a round and its verdict": (
+        Rules(**_QUEUE | {"offers_come_anywhere": True}),
+        "runs/octa-2/offer may not follow runs/octa-1/rounds/0001/to_site, the aggregator's message before it",
+        "aggregator: signs round 1 for north",
+    ),
+    "the turn of the next run comes before the run before it has ended": (
+        Rules(**_QUEUE | {"turns_overlap": True}),
+        "runs/octa-2/offer may not follow runs/octa-1/rounds/0001/to_site, the aggregator's message before it",
+        "aggregator: begins octa-2",
+    ),
 }
+
+
+def test_an_early_consent_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the model can fail: by looks that do not take it while the other run is open."""
+    early = MessageRef("consent", NEXT)
+    monkeypatch.setattr("aggregator.look.expected", lambda known: [ref for ref in expected(known) if ref != early])
+    found = Exploration(Rules(**_QUEUE)).run()
+    assert found.counterexample is not None
+    assert found.counterexample.what == "no way leads to the run's end"
 
 
 def test_an_answer_that_counted_and_would_again_is_found() -> None:

@@ -17,6 +17,7 @@ from site_client import facts as facts_of_site
 from site_client.daemon import Turn
 from tests.model_check import director, hospital
 from tests.model_check.exchanges import CARD, Signed, known_at_desk, known_at_hospital, sent_messages, told_messages
+from tests.model_check.properties import agreed_to
 from tests.model_check.replay.aggregator import AggregatorOnDisk
 from tests.model_check.replay.site import SiteOnDisk
 from tests.model_check.rules import Rules
@@ -54,8 +55,7 @@ def compare_end(aggregator: AggregatorOnDisk, state: State, rules: Rules) -> Non
             continue
         reading = Reading(LocalFolder(aggregator.drops[name]), None, None)
         told, sent = told_messages(desk.told), sent_messages(site.sent, desk.told)
-        agreed = {"yes": True, "no": False, "poison": True}.get(site.sent[0].says) if site.sent else None
-        expected = rules.ending_by_audit([*told, *sent], agreed=agreed)
+        expected = rules.ending_by_audit([*told, *sent], agreed=agreed_to(RUN, site))
         _same(f"the end by audit for {name}", reading.ending(RUN), expected)
         if not any(message.says == "poison" for message in site.sent):
             _same(f"what verify finds in {name}", verified(reading).findings, [])
@@ -138,7 +138,7 @@ def _compare_looks(aggregator: AggregatorOnDisk, name: str, desk: Desk) -> None:
         _same(f"a look at {name} is asked for by {what}", number is not None, asked)
         _same(f"and has come for {what}", number is not None and one.looked >= number, looked)
     _same(f"{name}'s folder is in trouble", one.is_in_trouble, desk.in_trouble)
-    _same(f"an unread withdrawal of {name}", one.has_unread_withdrawal, desk.has_noticed)
+    _same(f"an unread withdrawal of {name}", one.has_unread_withdrawal, bool(desk.noticed))
 
 
 def _compare_exchange(aggregator: AggregatorOnDisk, name: str, folder: Folder, rules: Rules) -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from tests.model_check import director, folder_sync
+from tests.model_check import director
 from tests.model_check.exchanges import sent_messages, told_messages
 from tests.model_check.folder_sync import Look
 from tests.model_check.replay.aggregator import AggregatorOnDisk
@@ -105,7 +105,8 @@ class OnDisk:
         desk, hospital = before
         sent = sent_messages(hospital.sent, desk.told)
         hidden = frozenset(message.ref.manifest for message in sent if message.seq not in look.visible)
-        torn = frozenset({f"{folder_sync.WITHDRAWAL.path}/{names.WITHDRAWAL}"} if look.keeps_back else ())
+        withdrawal = MessageRef("withdrawal", desk.run)
+        torn = frozenset({f"{withdrawal.path}/{names.WITHDRAWAL}"} if look.keeps_back else ())
         newest = max((each.round_no for each in desk.told), default=0)
         with self.aggregator.lines[site].showing(hidden=hidden, torn=torn):
             self.aggregator.looks(site, newest=newest, more=look.more, searches=look.searches)
