@@ -158,8 +158,8 @@ def test_the_report_begins_with_what_each_hospital_gains(ended: Setting) -> None
     shown = gained(view, "dice_mean", "Dice")
     assert shown is not None and [row[0] for row in shown.rows] == list(WITH.sites)
     text = report_text(view, "not measured", "dice_mean", "Dice").splitlines()
-    assert text[4].startswith(f"With the federation {better} of 2 sites")
-    assert text[8].startswith("What each hospital gains: Dice on its own test images:")
+    assert f"with the federation {better} of 2 sites do" in text[2] and text[4].startswith("Dice is lowest at ")
+    assert text[6].startswith("What each hospital gains: Dice on its own test images:")
 
 
 def test_a_site_sees_it_before_it_agrees(ended: Setting) -> None:
