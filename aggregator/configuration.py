@@ -122,7 +122,7 @@ def allowed_plugins(configuration: AggregatorConfiguration, run: RunConfiguratio
         ConfigurationError: they do not, or other files are installed.
     """
     needed = required_by(run)
-    if run.plugins and run.plugins != needed:
+    if run.plugins and [each.wheel for each in run.plugins] != [each.wheel for each in needed]:
         raise ConfigurationError(
             ["plugins: are others than those that are installed here; leave the key out, and `launch` fills it in"]
         )

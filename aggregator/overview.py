@@ -29,14 +29,16 @@ from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import Outcome, chosen_text
 from shared.moments import moment_text
 from shared.plurals import pluralize
-from shared.software import own_software
+from shared.software import own_software, release
 
 MOST_READINGS = 5  # of a run that keeps changing; each change takes a daemon longer than a reading
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a site last said of itself. ``time`` is by the site's clock; when it was ``heard``, by ours."""
+    """What a site last said of itself. ``time`` is by the site's clock; when it was ``heard``, by ours. ``software`` is
+    which it works with, where its card says another.
+    """
 
     time: str
     phase: str
@@ -44,6 +46,7 @@ class Heartbeat:
     round: int
     progress_percent: int
     trouble: str | None
+    software: str | None
     heard: str
     age_s: int
 
@@ -58,7 +61,7 @@ class SiteOverview:
     """Where one site stands.
 
     Args:
-        software: what it joined with, as its card says; an update since then shows nowhere.
+        software: which dropfed it works with, as it last said; None before it joined.
         expected: when its answer is, by an estimate.
         new_key: which key it signs with, if another than it was enrolled with.
         trouble: what stands in the way of its folder, since ``trouble_since``.
@@ -206,8 +209,7 @@ def overview_text(state: Overview) -> str:
 
 
 def _site_lines(site: SiteOverview, state: Overview) -> Iterator[str]:
-    if site.software not in (None, state.software):
-        yield f"software: joined with {site.software}, here is {state.software}; ask whether it was updated since"
+    yield f"software: {_told_software(site.software, state.software)}"
     if site.transfer:
         yield f"on its way: {transfer_text(site.transfer)}"
     if site.last_verdict:
@@ -228,6 +230,13 @@ def _site_lines(site: SiteOverview, state: Overview) -> Iterator[str]:
 def _waiting(work: Path, store: RunStore) -> str:
     said = [site.agrees for site in view_of(open_run_files(work, store), with_open_round=False).sites.values()]
     return f"{store.run}, {said.count(True)} of {pluralize(len(said), 'site')} agreed, {said.count(False)} declined"
+
+
+def _told_software(there: str | None, here: str) -> str:
+    """Return which dropfed a site works with, and what to do if another than this one does not go well with it."""
+    if there is None or release(there) == release(here):
+        return there or "not told"
+    return f"{there}, and here {here}: the older one may refuse what the newer asks; update both to one version"
 
 
 def _waited_for(reading: Reading, view: RunView) -> list[str]:
@@ -305,10 +314,11 @@ def _site(reading: Reading, view: RunView, site: str, now: float, *, is_awaited:
     ledger, home = reading.ledgers.get(site), reading.work / "sites" / site
     heartbeat = _heartbeat(home / names.STATUS, ledger, now)
     is_expected = is_awaited and goes_on and not (heartbeat and heartbeat.phase == "paused")
+    software = (heartbeat.software if heartbeat else None) or _card_software(home, ledger)
     trouble, trouble_since = (None, None) if view.is_over and not is_awaited else _trouble(home / "trouble.txt")
     return SiteOverview(
         phase=_phase(reading, view, site),
-        software=_software(home, ledger),
+        software=software,
         expected=answer_is_expected(view, site, ledger) if ledger and is_expected else None,
         transfer=read_transfer(home / TRANSFER),
         last_verdict=_last_verdict(view, site),
@@ -319,7 +329,7 @@ def _site(reading: Reading, view: RunView, site: str, now: float, *, is_awaited:
     )
 
 
-def _software(home: Path, ledger: Mirror | None) -> str | None:
+def _card_software(home: Path, ledger: Mirror | None) -> str | None:
     """Return what a site's card says of its software; None before it joined."""
     if ledger is None:
         return None
@@ -356,6 +366,7 @@ def _heartbeat(path: Path, ledger: Mirror | None, now: float) -> Heartbeat | Non
         return None
     return Heartbeat(
         **status.model_dump(include={"time", "phase", "run", "round", "progress_percent"}),
+        software=status.software,
         trouble=sentence(status.trouble) if status.trouble else None,
         heard=time_text(heard),
         age_s=max(0, round(now - heard)),

@@ -657,7 +657,9 @@ def as_begun(store: RunStore, run: RunConfiguration) -> RunConfiguration:
     if store.was_begun_as(run):
         return run
     new, begun = in_full(as_of_now(run)), store.begun()
-    if begun is None or (begun.plugins, begun.scores) != (new.plugins, new.scores):
+    if begun is None or begun.scores != new.scores:
+        return new
+    if [each.wheel for each in begun.plugins] != [each.wheel for each in new.plugins]:
         return new
     return begun if in_full(begun) in (in_full(run), new) else new
 

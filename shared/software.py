@@ -8,3 +8,8 @@ from importlib.metadata import version
 def own_software() -> str:
     """Return it as a site's card says it, as in "dropfed 0.1.0"."""
     return f"dropfed {version('dropfed')}"
+
+
+def release(software: str) -> str:
+    """Return what both ends should have alike, of "dropfed 0.1.2" the "dropfed 0.1"."""
+    return ".".join(software.split(".")[:2])

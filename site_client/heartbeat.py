@@ -26,6 +26,7 @@ from shared.exchange.signing import SigningKey, open_signed
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder
+from shared.software import own_software
 from site_client.configuration import SiteConfiguration
 from site_client.facts import current
 from site_client.rotation import first_key, shown_key
@@ -45,6 +46,15 @@ def last_status(work: Path) -> Status | None:
         return fill(Status, open_signed((work / STATUS).read_bytes())[0])
     except (FileNotFoundError, Refusal):
         return None
+
+
+def _software_since(work: Path) -> str | None:
+    """Return which dropfed this is, if the site's card says another: it was updated since the site joined."""
+    try:
+        card, _ = open_signed((work / "mirror" / SITE_CARD).read_bytes())
+    except (FileNotFoundError, Refusal):
+        return None
+    return own_software() if card.get("software") != own_software() else None
 
 
 class Heartbeat:
@@ -123,6 +133,7 @@ class Heartbeat:
             round=ref.round_no if ref else 0,
             progress_percent=percent,
             trouble=None,
+            software=_software_since(self._work),
             own_head=channel.outbox.published_head,
             aggregator_head=channel.ledger.peer_head,
         )

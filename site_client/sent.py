@@ -42,7 +42,10 @@ _KINDS: dict[str, str] = {
     "sheet": "sheet of figures about this site's images",
     **{name: name for name, kind in names.KINDS.items() if kind.sender == "site"},
 }
-HEARTBEAT = "phase, run, round, progress, and the number and hash of the last message of either side"
+HEARTBEAT = (
+    "phase, run, round, progress, the software if it was updated, and the number and hash of the last message of "
+    "either side"
+)
 
 
 def sent(work: Path, since: str | None = None) -> State:

@@ -30,7 +30,7 @@ def test_a_score_over_too_few_images_is_withheld_and_the_table_says_why() -> Non
     assert notes == (WHY_NOT_REPORTED,)
 
 
-def said(first: dict[str, Part], chosen: dict[str, Part]) -> tuple[str, str]:
+def said(first: dict[str, Part], chosen: dict[str, Part]) -> list[str]:
     return gain_and_worst(view_of_rounds([first, chosen]), 1, "dice_mean", "Dice")
 
 
@@ -38,16 +38,16 @@ def test_two_sentences_say_what_was_gained_and_where_it_does_worst() -> None:
     few = part("fewer than 5", None)
     first = {"north": part("6", 0.25), "south": part("6", 0.5), "east": part("6", 0.2), "west": few}
     chosen = {"north": part("6", 0.5), "south": part("6", 0.4), "east": few, "west": part("6", 0.3)}
-    assert said(first, chosen) == (
+    assert said(first, chosen) == [
         "on the sites' own test images Dice rose at 1 of 2 sites, in the mean from 0.375 to 0.450",
-        "it is lowest at west: 0.300 over 6 images",
-    )
-    lowest = "it is lowest at north: 0.250 over 6 images, after 0.250 before training"
+        "Dice is lowest at west: 0.300 over 6 images",
+    ]
+    lowest = "Dice is lowest at north: 0.250 over 6 images, after 0.250 before training"
     assert said(first, {"north": part("6", 0.25)})[1] == lowest
-    assert said({"north": few}, {"north": few}) == (
+    assert said({"north": few}, {"north": few}) == [
         "no site reported Dice on its test images both before and after training",
         "no site reported Dice of the chosen model on its test images",
-    )
+    ]
 
 
 def test_a_site_that_was_not_asked_has_no_score() -> None:

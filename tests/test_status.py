@@ -19,7 +19,7 @@ from aggregator.dashboard.state import page_state
 from aggregator.results import best_so_far
 from aggregator.store import RunStore
 from shared import commands
-from shared.errors import ActionRequiredError, ConfigurationError, TransientError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError, TransientError
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
@@ -35,6 +35,7 @@ from site_client import overview as of_site
 from site_client import store as site_store
 from site_client.cli import main as site_command
 from tests.federation.running import run_configuration
+from tests.federation.upgraded import another_version
 from tests.played import RUN, Played, daemon_of
 
 TOLD = (("status",), ("report", RUN), ("status", "--json"))
@@ -131,17 +132,36 @@ def test_the_aggregator_at_the_end_of_a_run(run: Played, store: RunStore) -> Non
     assert all(word not in aggregator_says(run) for word in ("waits for", "why:", "next:", "not running", "trouble"))
 
 
-def test_the_versions_of_both_ends_are_told_and_compared(run: Played, store: RunStore) -> None:
+def test_the_versions_of_both_ends_are_told_and_compared(
+    run: Played, store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ours, status = f"dropfed {version('dropfed')}", run.drop / names.STATUS
+    work = run.drop.parent / "aggregator" / "sites" / "north"
     run.offer_and_consent()
-    ours = f"dropfed {version('dropfed')}"
-    assert f"\nsoftware: {ours}\n  north: " in aggregator_says(run) and f"\nsoftware: {ours}" in site_says(run)
-    assert "joined with" not in aggregator_says(run)
-    home = run.drop.parent
-    card = home / "aggregator" / "sites" / "north" / "mirror" / names.SITE_CARD
-    body, _ = open_signed(card.read_bytes())
-    card.write_bytes(SigningKey.at(home / "north" / "signing.key").sign(body | {"software": "dropfed 0.0.9"}))
-    told = f"software: joined with dropfed 0.0.9, here is {ours}; ask whether it was updated since"
-    assert f"\n      {told}\n" in aggregator_says(run)
+    assert f"\nsoftware: {ours}\n  north: agreed\n      software: {ours}\n" in aggregator_says(run), "as its card says"
+    assert f"\nsoftware: {ours}; the aggregator's: not told" in site_says(run)
+    run.heartbeat.beat("waiting", run.site, now=True)
+    assert b"software" not in status.read_bytes()
+    for there, is_told in (("0.1.99", False), ("0.9.0", True), ("1.0.0rc1", True)):
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(another_version(tmp_path, there))
+            run.heartbeat.beat("waiting", run.site, now=True)
+            assert f"\nsoftware: dropfed {there}; " in site_says(run)
+        (work / names.STATUS).write_bytes(status.read_bytes())
+        differ = f", and here {ours}: the older one may refuse what the newer asks; update both to one version"
+        assert f"\n      software: dropfed {there}{differ if is_told else ''}\n" in aggregator_says(run)
+        run.aggregator.inbox.open_status(status.read_bytes())
+    (work.parent / "north" / "mirror" / names.SITE_CARD).unlink()
+    assert "\n  north: not enrolled yet\n      software: not told\n" in aggregator_says(run)
+
+
+@pytest.mark.parametrize("told", [None, "", "dropfed", "dropfed 0.1.0 ", "dropfed 0.\u202e1", f"dropfed {'1' * 65}", 1])
+def test_a_version_in_a_heartbeat_is_one_word_and_one_number(told: object, run: Played) -> None:
+    run.heartbeat.beat("waiting", run.site, now=True)
+    body, _ = open_signed((run.drop / names.STATUS).read_bytes())
+    signed = SigningKey.at(run.drop.parent / "north" / "signing.key").sign(body | {"software": told})  # type: ignore[dict-item]
+    with pytest.raises(RejectedError):
+        run.aggregator.inbox.open_status(signed)
 
 
 def test_a_run_that_waits_is_named_beside_the_one_whose_turn_it_is(run: Played, store: RunStore) -> None:

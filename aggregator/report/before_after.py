@@ -8,7 +8,7 @@ from statistics import fmean
 
 from aggregator.report.tables import NOT_REPORTED, UNDEFINED, Cell, Missing, Table, images_cell, interval_text, told
 from aggregator.run_view import Part, RunView
-from shared.learning.gain import PLACES, gain_text
+from shared.learning.gain import PLACES
 from shared.plurals import pluralize
 
 CHOSEN_INTERVAL = "chosen model, 95 % interval"
@@ -41,19 +41,20 @@ class Alone:
         return UNDEFINED if score is None else score
 
 
-def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[str, str]:
-    """Return two sentences: what the sites gain, over training alone if that was measured, else over the first model;
-    and where the chosen model does worst.
+def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> list[str]:
+    """Return two sentences: what the sites gain over the first model, and where the chosen model does worst.
+
+    With a baseline only the second: what the sites gain over training alone, the outcome says.
 
     Args:
         chosen, score, title: as for ``before_and_after``.
     """
     first, last = (_reported(view, number, score) for number in (0, chosen))
     both = sorted(first.keys() & last.keys())
+    if view.configuration.baseline is not None:
+        return [_worst(view, first, last, chosen, title)]
     if not view.configuration.rounds:
         gain = _scored(last, title)
-    elif view.configuration.baseline is not None:
-        gain = gain_text(view.gains, title)
     elif both:
         rose = sum(round(last[site], PLACES) > round(first[site], PLACES) for site in both)
         before, after = (fmean(of[site] for site in both) for of in (first, last))
@@ -63,12 +64,16 @@ def gain_and_worst(view: RunView, chosen: int, score: str, title: str) -> tuple[
         )
     else:
         gain = f"no site reported {title} on its test images both before and after training"
+    return [gain, _worst(view, first, last, chosen, title)]
+
+
+def _worst(view: RunView, first: Mapping[str, float], last: Mapping[str, float], chosen: int, title: str) -> str:
     if not last:
-        return gain, f"no site reported {title} of the chosen model on its test images"
+        return f"no site reported {title} of the chosen model on its test images"
     worst = min(sorted(last), key=last.__getitem__)
     since = f", after {first[worst]:.{PLACES}f} before training" if worst in first and chosen else ""
     images = images_cell(view.receivers(chosen)[worst], "test")
-    return gain, f"it is lowest at {worst}: {last[worst]:.{PLACES}f} over {images} images{since}"
+    return f"{title} is lowest at {worst}: {last[worst]:.{PLACES}f} over {images} images{since}"
 
 
 def _scored(told: Mapping[str, float], title: str) -> str:

@@ -27,7 +27,7 @@ from shared.folder.durable import write_file
 from shared.learning.apart import Progress, Question
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.metrics import OF_CLASS
-from shared.learning.outcome import chosen_text
+from shared.learning.outcome import chosen_text, reason_text
 from shared.moments import moment_text
 from shared.pages.render import render
 
@@ -247,10 +247,10 @@ def _heldout_section(measured: Measured | str, looked_at: str, score: str) -> Se
 
 def _state(view: RunView) -> str:
     if view.outcome:
-        said = [view.outcome.text]
+        said = view.outcome.text.split("; ")
         if view.card:
             said += gain_and_worst(view, view.card.chosen_round, view.score, tables.score_title(view.score))
-            said.append(f"chosen: {chosen_text(view.card)} ({view.card.reason})")
+            said.append(f"chosen: {chosen_text(view.card)} ({reason_text(view.card, view.outcome)})")
         text = ". ".join(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in said) + "."
         return text.replace(view.score, tables.score_title(view.score))
     if not view.rounds:

@@ -13,7 +13,7 @@ from aggregator.report.tables import Missing, Table, told
 from aggregator.run_view import RECEIVED_SPLITS, Part, RunView
 from shared.escaping import escape
 from shared.exchange.tables import Split
-from shared.learning.outcome import chosen_text
+from shared.learning.outcome import chosen_text, reason_text
 from shared.sizes import size_text
 
 NONE = "–"
@@ -45,7 +45,7 @@ def report_text(view: RunView, model: Model | str, score: str, title: str, alone
             before_and_after(view, card.chosen_round, score, title, alone),
         ):
             lines += _captioned(table) if table else []
-        lines += [f"Chosen: {chosen_text(card)} ({card.reason}).", ""]
+        lines += [f"Chosen: {chosen_text(card)} ({reason_text(card, view.outcome)}).", ""]
     for split in RECEIVED_SPLITS:
         lines += [f"## {title} on each site's {split} images", ""]
         scores = [

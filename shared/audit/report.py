@@ -44,7 +44,8 @@ TEMPLATE = Path(__file__).with_name("report.html")
 LEAVES = {
     names.SITE_CARD: "the site's name, public key and software version",
     f"{names.KEYS}/….json": "a new public key of the site, signed by the one before",
-    names.STATUS: "what the site is doing now and, in a sentence, what troubles it; the newest is shown above",
+    names.STATUS: "what the site is doing now, in a sentence what troubles it, and its software if that was updated; "
+    "the newest is shown above",
     names.CONSENT: "the site's yes or no with a reason, and how many images it has in each split",
     names.WITHDRAWAL: "that the site leaves the run, with a reason",
     names.METRICS: "scores and losses over whole splits, and over how many images",

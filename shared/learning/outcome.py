@@ -175,6 +175,11 @@ def chosen_text(card: FinalCard) -> str:
     return "the model that the run began with, for no answer is in the chosen aggregate"
 
 
+def reason_text(card: FinalCard, outcome: Outcome | None) -> str:
+    """Return why this aggregate was chosen, as the card says it, without what the outcome has said."""
+    return "; ".join(part for part in card.reason.split("; ") if outcome is None or part not in outcome.text)
+
+
 def final_text(card: FinalCard) -> str:
     """What the chosen model is and how it validates, as its card alone tells: whose scores the means are, it does not.
 

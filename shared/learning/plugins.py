@@ -197,19 +197,21 @@ def disagreements(asked: Iterable[Plugin], allowed: Mapping[str, str], where: st
     here, problems = distributions(), []
     for plugin in asked:
         named = f"plug-in {plugin.name} {plugin.version}"
+        version_here = here[plugin.name].version if plugin.name in here else "no version"
         if plugin.name not in allowed:
             problems.append(f"{named}: {where} does not name it; if you trust it, add `{plugin.name}: {plugin.sha256}`")
         elif allowed[plugin.name] != plugin.sha256:
             problems.append(
                 f"{named}: {where} allows the files {allowed[plugin.name][:16]}…, and the run asks for "
-                f"{plugin.sha256[:16]}…; install that version, and write down its hash, if you trust it"
+                f"{plugin.sha256[:16]}… ({version_here} is installed here); install that version, and write down its "
+                "hash, if you trust it"
             )
         elif plugin.name not in here:
             problems.append(f"{named}: is not installed here; install its wheel")
         elif (found := fingerprint(here[plugin.name])) != plugin.sha256:
             problems.append(
-                f"{named}: the files that are installed here differ from the run's ({found[:16]}… and "
-                f"{plugin.sha256[:16]}…); install the same wheel"
+                f"{named}: the files that are installed here, of {version_here}, differ from the run's "
+                f"({found[:16]}… and {plugin.sha256[:16]}…); install the same wheel"
             )
     return problems
 

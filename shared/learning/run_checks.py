@@ -123,8 +123,8 @@ def _against_late(run: RunConfiguration) -> list[str]:
         why = "a late answer is a difference to the aggregate before the last, which `last 1` has removed"
         problems.append(f"keep: {why}; say `last 2`, or leave late out")
     if run.sites_per_round is not None:
-        why = "the next round's verdict tells what became of a late answer, and not all sites are asked there"
-        problems.append(f"late: {why}; leave it, or sites_per_round, out")
+        why = "a site that the next round does not ask gets no verdict there that could say that its answer counts"
+        problems.append(f"late: {why}; leave late, or sites_per_round, out")
     if run.rounds <= 1:
         problems.append("late: there is no next round that trains; leave it out, or set rounds to 2 or more")
     return problems

@@ -13,7 +13,7 @@ from aggregator.run_view import view_run
 from aggregator.store import RunStore
 from shared.audit.verify import lines, verify
 from shared.errors import ConfigurationError, RejectedError
-from shared.exchange.names import METRICS, MessageRef
+from shared.exchange.names import METRICS, STATUS, MessageRef
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.tables import MetricsRow, is_support, read_metrics, require_of_round, write_metrics
@@ -30,6 +30,7 @@ from studies.simulation import open_sites, run_rounds
 from tests.audit.replaying import not_same, replayed
 from tests.federation.in_turns import as_before, in_turns
 from tests.federation.running import WAIT_S, Federation, Setting, make_data, run_configuration, staging_run
+from tests.federation.upgraded import another_version
 
 ROUNDS = 2
 ALL_ROUNDS = range(1, ROUNDS + 2)
@@ -114,19 +115,29 @@ def test_only_scores_leave_and_the_folder_verifies_and_replays(ended: Setting) -
     assert {step.outcome for step in steps} <= {"not replayable"}
 
 
-def test_a_daemon_that_is_killed_in_every_round_comes_to_the_same_bytes(ended: Setting, tmp_path: Path) -> None:
+def test_daemons_that_are_killed_and_come_back_as_another_version_come_to_the_same_bytes(
+    ended: Setting, tmp_path: Path
+) -> None:
+    """North dies in every round, the aggregator in the first: what they say of their version changes, and no result."""
     with Federation(tmp_path, WITH) as federation:
         federation.start_site("south")
         aggregator, killed = federation.start_aggregator(), federation.start_site("north")
-        for round_no in range(1, ROUNDS + 1):
+        for round_no, number in enumerate(("0.2.0", "1.0.0"), 1):
             made = alone_path(federation.site("north"), WITH.run, round_no)
             federation.wait_until(made.exists, f"the model trained alone in round {round_no}")
-            killed.kill()
-            killed.wait()
+            federation.runner = ("tests.federation.upgraded", str(another_version(tmp_path, number)))
+            for daemon in (killed, aggregator)[: 3 - round_no]:
+                daemon.kill()
+                daemon.wait()
             killed = federation.start_site("north")
+            aggregator = federation.start_aggregator() if round_no == 1 else aggregator
         assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
         federation.wait_for_finals()
         federation.stop_all()
+        assert federation.final_sha256() == ended.final_sha256()
+        assert b'"software":"dropfed 1.0.0"' in (federation.folder("north") / STATUS).read_bytes()
+        assert b"software" not in (federation.folder("south") / STATUS).read_bytes()
+        assert list(lines(verify(LocalFolder(federation.folder("north"))))) == []
         for site in WITH.sites:
             assert [table_of(federation, site, n) for n in ALL_ROUNDS] == [table_of(ended, site, n) for n in ALL_ROUNDS]
             last = [alone_path(each.site(site), WITH.run, ROUNDS).read_bytes() for each in (federation, ended)]
@@ -158,8 +169,8 @@ def test_the_report_begins_with_what_each_hospital_gains(ended: Setting) -> None
     shown = gained(view, "dice_mean", "Dice")
     assert shown is not None and [row[0] for row in shown.rows] == list(WITH.sites)
     text = report_text(view, "not measured", "dice_mean", "Dice").splitlines()
-    assert text[4].startswith(f"With the federation {better} of 2 sites")
-    assert text[8].startswith("What each hospital gains: Dice on its own test images:")
+    assert f"with the federation {better} of 2 sites do" in text[2] and text[4].startswith("Dice is lowest at ")
+    assert text[6].startswith("What each hospital gains: Dice on its own test images:")
 
 
 def test_a_site_sees_it_before_it_agrees(ended: Setting) -> None:

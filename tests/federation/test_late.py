@@ -141,7 +141,7 @@ def test_the_verdict_of_its_round_says_what_may_become_of_it() -> None:
         ({"method": "scaffold", "task_options": {"optimizer": "sgd"}}, "late: by scaffold more follows"),
         ({"combination": {"rule": "median"}, "quorum": 3}, "late: median compares models of one round"),
         ({"keep": "last 1"}, "keep: a late answer is a difference to the aggregate before the last"),
-        ({"sites_per_round": 2}, "late: the next round's verdict tells what became of a late answer"),
+        ({"sites_per_round": 2}, "late: a site that the next round does not ask gets no verdict there"),
         ({"rounds": 1}, "late: there is no next round that trains"),
     ],
 )

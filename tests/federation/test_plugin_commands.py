@@ -301,5 +301,5 @@ def test_a_bundle_names_the_wheel_and_opens_where_just_that_is_installed(exporte
     opened = subprocess.run(command, env=environment_of(1), capture_output=True, text=True, check=False)
     assert opened.returncode == 0, opened.stderr
     differ, before, *_, after = opened.stdout.splitlines()
-    assert differ.startswith(f"{WHO}: the files that are installed here differ from the run's")
+    assert differ.startswith(f"{WHO}: the files that are installed here, of 0.1.0, differ from the run's")
     assert (before, after) == ("False", "True")

@@ -14,15 +14,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import dropfed
 from aggregator.cli import main as aggregator
-from aggregator.configuration import AggregatorConfiguration
-from aggregator.preparation import in_full
+from aggregator.configuration import AggregatorConfiguration, SiteAccess, allowed_plugins
+from aggregator.preparation import as_begun, in_full
 from aggregator.setup import initialise
+from aggregator.store import RunStore
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import METRICS, MessageRef
 from shared.exchange.reading import dump_values, parse_yaml
 from shared.exchange.records.run import Plugin, RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.folder.local import LocalFolder
 from shared.learning import plugins
 from shared.learning.tasks import task_named
@@ -34,6 +37,7 @@ from site_client.policy import judge
 from studies.cli import main as study
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, own_logins
+from tests.federation.upgraded import another_version
 
 TEMPLATE = "src/round_shapes/run.round_shapes.yaml"
 KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
@@ -206,7 +210,7 @@ def test_nothing_of_a_wheel_is_imported_before_policy_and_files_agree(
         task_named("round_shapes")
     (installed / "round_shapes" / "more.py").write_text("evil = True\n")
     judgement = judge(allowing(plugin), run, decision=True)
-    assert "the files that are installed here differ from the run's" in judgement.reason
+    assert "the files that are installed here, of 0.1.0, differ from the run's" in judgement.reason
     site, question = a_site(tmp_path, allowing(plugin)), UnitsIn(task="round_shapes", root=tmp_path, is_labelled=True)
     with pytest.raises(ConfigurationError, match="differ from the run's"):
         answered(question, site, [plugin])
@@ -245,6 +249,40 @@ def test_compiled_code_and_the_installers_own_files_do_not_count(installed: Path
     (installed / "round_shapes" / "link.py").symlink_to(__file__)
     with pytest.raises(ConfigurationError, match=r"link\.py is a link, which has no hash"):
         here()
+
+
+# --- updates while a run goes on ---------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_after_an_update_of_dropfed_and_not_after_one_of_the_wheel(
+    project: Path, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, written, store = here(), asked(project, run="octa-1"), RunStore(tmp_path, "octa-1")
+    north = SiteAccess(url="https://127.0.0.1/north/", user="aggregator", password_file="password")
+    settings = AggregatorConfiguration(
+        federation="retina", sites={"north": north}, plugins={before.name: before.sha256}
+    )
+    plugins.permit([before], settings.plugins, "a test")
+    store.begin(begun := in_full(written), Sharing(tensors={}, start={}, personal=[]))
+    monkeypatch.syspath_prepend(another_version(tmp_path, "0.2.0"))
+    assert (before.requires, here().requires) == ({"dropfed": dropfed.__version__}, {"dropfed": "0.2.0"})
+    assert as_begun(store, written) == as_begun(store, begun) == begun != in_full(written)
+    assert allowed_plugins(settings, written) == allowed_plugins(settings, begun) == [here()]
+    assert judge(allowing(before), begun, decision=True).answer == "yes"
+
+    about = next(installed.glob("dropfed_round_shapes-*.dist-info"))
+    (installed / "round_shapes" / "more.py").write_text("")
+    metadata = (about / "METADATA").read_text().replace("Version: 0.1.0", "Version: 0.2.0")
+    (about / "METADATA").write_text(metadata)
+    importlib.invalidate_caches()
+    for policy, said in (
+        (allowing(before), "the files that are installed here, of 0.2.0, differ from the run's"),
+        (allowing(here()), f"and the run asks for {before.sha256[:16]}… (0.2.0 is installed here); install that"),
+    ):
+        reason = judge(policy, begun, decision=True).reason
+        assert reason.startswith("plug-in dropfed-round-shapes 0.1.0: ") and said in reason
+    with pytest.raises(ConfigurationError, match="plugins: are others than those that are installed here"):
+        allowed_plugins(settings, begun)
 
 
 # --- plug-ins that misbehave --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from aggregator.store import RunStore
 from shared.errors import ConfigurationError
 from shared.exchange.records.run import StopAfter
 from shared.learning.choice import Scores, gains_nothing
+from shared.learning.outcome import reason_text
 from shared.learning.run_checks import check_together
 from studies.simulation import run_rounds
 from tests.audit.recorded import Recorded
@@ -63,6 +64,8 @@ def test_daemons_simulator_and_replay_end_after_the_same_round(tmp_path: Path) -
     assert [each.round for each in view.rounds] == [1, 2], "the first aggregate is scored in round 2"
     assert view.outcome is not None and view.outcome.name in ("improved", "no better than untrained")
     assert view.outcome.text.endswith(", after round 2 of 6") and "ended by stop_after" in view.outcome.text
+    assert view.card is not None and "ended by stop_after" in view.card.reason
+    assert "stop_after" not in reason_text(view.card, view.outcome)
     ends = {step.what: step for step in replayed(home / "folders", run.run)}
     assert (ends["end of the run"].outcome, ends["end of the run"].detail) == ("same", "after round 2 of 6")
     assert ends["choice of the final model"].outcome == "same"

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from shared.errors import ActionRequiredError
 from shared.exchange.names import MAX_ROUND, Kind, Name
-from shared.exchange.records.values import PROTOCOL, Count, Digest, Protocol, PublicKey, Record, Sentence, Time
+from shared.exchange.records.values import (
+    PROTOCOL,
+    Count,
+    Digest,
+    Protocol,
+    PublicKey,
+    Record,
+    Sentence,
+    Software,
+    Time,
+)
 from shared.exchange.records.wire import FileEntry
 from shared.folder.address import checked_url
 from shared.moments import moment_text
@@ -106,7 +116,10 @@ Phase = Literal[
 
 
 class Status(Record):
-    """``status.json``: the site's heartbeat, and the last message it knows of either side."""
+    """``status.json``: the site's heartbeat, and the last message it knows of either side.
+
+    ``software`` is which program the site works with, where that is no longer what its card says, and else not written.
+    """
 
     protocol: Protocol = PROTOCOL
     kind: Literal["status"] = "status"
@@ -118,8 +131,14 @@ class Status(Record):
     round: Annotated[int, Field(ge=0, le=MAX_ROUND)]
     progress_percent: Annotated[int, Field(ge=0, le=100)]
     trouble: Sentence | None
+    software: Software | None = None
     own_head: Head
     aggregator_head: Head
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if name != "software" or value is not None}
 
 
 def _is_on_a_server(url: str) -> str:

@@ -198,6 +198,11 @@ class Plugin(Record):
     sha256: Digest
     requires: dict[DistributionName, VersionText] = {}
 
+    @property
+    def wheel(self) -> tuple[str, str, str]:
+        """What is one at both ends, and while a run lasts. What it requires, dropfed itself too, is told alone."""
+        return self.name, self.version, self.sha256
+
 
 class Range(Record):
     """Between what a score lies; None: it is not bounded there."""

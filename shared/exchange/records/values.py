@@ -57,6 +57,13 @@ Wrapped = Annotated[str, text_like(r"[0-9a-f]{208}", "208 hexadecimal digits, 0-
 DecimalText = Annotated[str, AfterValidator(_finite_text)]
 ShareText = Annotated[DecimalText, AfterValidator(_is_share)]
 Sentence = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_is_one_line)]
+Software = Annotated[
+    str,
+    text_like(
+        r"[a-z][a-z0-9_-]{0,31} [0-9][0-9A-Za-z.+!_-]{0,63}",
+        "a program and its version, as in dropfed 0.1.0, at most 32 and 64 characters",
+    ),
+]
 Time = Annotated[str, AfterValidator(_real_time)]
 COUNT_TEXT = r"0|[1-9][0-9]{0,8}|fewer than ([2-9]|[1-9][0-9]{1,3})"
 CountText = Annotated[str, StringConstraints(pattern=rf"^({COUNT_TEXT})$")]
