@@ -16,18 +16,10 @@ from pydantic import TypeAdapter
 from shared.commands import AS_JSON, say
 from shared.errors import PluginError
 from shared.exchange.records.run import Plugin
-from shared.learning.apart import (
-    PLUGIN_MINUTES,
-    WITH_PLUGINS,
-    Bounds,
-    Progress,
-    Question,
-    answered,
-    bounds_said,
-    names_of,
-)
+from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered, names_of
 from shared.learning.kept_model import KeptCard, described, open_model
 from shared.learning.predictions import PAGE, evaluate_labelled, predict, untold
+from shared.plugin_options import PluginOptions, plugin_options
 from shared.plurals import pluralize
 
 _IMAGES = click.argument("images", type=click.Path(path_type=Path, exists=True))
@@ -46,32 +38,21 @@ _DICOM_SEG = click.option(
 _PAGE_FILE = click.option(
     "--page", type=click.Path(path_type=Path, dir_okay=False), help="HTML file to show the images in, the worst first."
 )
-_WITH_PLUGINS = click.option(
-    WITH_PLUGINS, is_flag=True, help="Run the plug-ins that the model needs, if they are installed."
-)
-_PLUGIN_MINUTES = click.option(
-    PLUGIN_MINUTES,
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="How long their code may take.",
-)
+_PLUGINS = plugin_options("the model needs", minutes=60.0)
 _ALL = click.option("--all", "shows_all", is_flag=True, help="Show every score, not only those that matter most.")
 
 
 def predict_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return what ``ask_about`` is told on the command line, besides the model."""
-    return _IMAGES(_OUTPUT(_PAGE(_DICOM_SEG(_WITH_PLUGINS(_PLUGIN_MINUTES(command))))))
+    return _IMAGES(_OUTPUT(_PAGE(_DICOM_SEG(_PLUGINS(command)))))
 
 
 def evaluate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return what ``show_scores`` is told on the command line, besides the model."""
-    return _FOLDER(AS_JSON(_ALL(_PAGE_FILE(_WITH_PLUGINS(_PLUGIN_MINUTES(command))))))
+    return _FOLDER(AS_JSON(_ALL(_PAGE_FILE(_PLUGINS(command)))))
 
 
-def ask_about(
-    folder: Path, images: Path, output: Path, *, page: bool, dicom_seg: bool, with_plugins: bool, plugin_minutes: float
-) -> None:
+def ask_about(folder: Path, images: Path, output: Path, *, page: bool, dicom_seg: bool, plugins: PluginOptions) -> None:
     """Write what the model in a folder says about images; end with exit code 1 if one of them cannot be read.
 
     Raises:
@@ -79,7 +60,7 @@ def ask_about(
     """
     home, card = described(folder)
     asked = Predict(folder=home, images=images, output=output, page=page, dicom_seg=dicom_seg)
-    predicted = answered(asked, *_apart(card, plugin_minutes, with_plugins=with_plugins))
+    predicted = answered(asked, *_apart(card, plugins))
     if card.personal_round == 0:
         say("warning: no part of this model was ever trained at this site", err=True)
     if card.theta_status != "measured":
@@ -98,8 +79,7 @@ def show_scores(
     *,
     as_json: bool,
     shows_all: bool,
-    with_plugins: bool,
-    plugin_minutes: float,
+    plugins: PluginOptions,
 ) -> None:
     """Print how the model in a folder does on a labelled one.
 
@@ -108,7 +88,7 @@ def show_scores(
     """
     home, card = described(folder)
     asked = Evaluate(folder=home, labelled=labelled, page=page)
-    found = answered(asked, *_apart(card, plugin_minutes, with_plugins=with_plugins))
+    found = answered(asked, *_apart(card, plugins))
     if left_out := ", ".join(found.untold):
         say(f"warning: {left_out}: not told; install the plug-in's wheel, and pass {WITH_PLUGINS} to run it", err=True)
     scores: dict[str, float | None] = {"images": found.images, "loss": found.loss}
@@ -126,10 +106,10 @@ def show_scores(
         say(f"(--all shows {len(scores) - len(first)} more)")
 
 
-def _apart(card: KeptCard, minutes: float, *, with_plugins: bool) -> tuple[Bounds, list[Plugin]]:
+def _apart(card: KeptCard, plugins: PluginOptions) -> tuple[Bounds, list[Plugin]]:
     """Return what a model's plug-ins may do here, and those that are run: none, if nobody has asked for that."""
-    bounds = bounds_said(card.plugins, minutes, torch.get_num_threads())
-    return bounds, card.plugins if with_plugins else []
+    bounds = plugins.bounds(card.plugins, torch.get_num_threads())
+    return bounds, card.plugins if plugins.are_run else []
 
 
 # --- what needs the model, and so its plug-ins, if it is of some ---------------------------------------------------

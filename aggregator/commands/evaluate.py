@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from aggregator.commands import MODEL
+from shared.plugin_options import PluginOptions
 from shared.predicting import evaluate_options, show_scores
 
 
@@ -20,8 +21,7 @@ def command(
     page: Path | None,
     as_json: bool,
     shows_all: bool,
-    with_plugins: bool,
-    plugin_minutes: float,
+    plugins: PluginOptions,
 ) -> None:
     show_scores(
         model,
@@ -29,6 +29,5 @@ def command(
         page,
         as_json=as_json,
         shows_all=shows_all,
-        with_plugins=with_plugins,
-        plugin_minutes=plugin_minutes,
+        plugins=plugins,
     )

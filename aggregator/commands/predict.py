@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from aggregator.commands import MODEL
+from shared.plugin_options import PluginOptions
 from shared.predicting import ask_about, predict_options
 
 
@@ -20,8 +21,7 @@ def command(
     output: Path,
     page: bool,
     dicom_seg: bool,
-    with_plugins: bool,
-    plugin_minutes: float,
+    plugins: PluginOptions,
 ) -> None:
     ask_about(
         model,
@@ -29,6 +29,5 @@ def command(
         output,
         page=page,
         dicom_seg=dicom_seg,
-        with_plugins=with_plugins,
-        plugin_minutes=plugin_minutes,
+        plugins=plugins,
     )

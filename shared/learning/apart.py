@@ -40,8 +40,8 @@ from shared.learning.standby import standing_by
 
 QUESTION, ANSWER, OBSTACLE, OUTPUT = "question.json", "answer.json", "obstacle.json", "output.txt"
 PERCENT, REST = "percent", "rest"
-WITH_PLUGINS, PLUGIN_MINUTES = "--with-plugins", "--plugin-minutes"
-"""By what people have a command run the plug-ins that a model or a run names, and how long these may take."""
+WITH_PLUGINS = "--with-plugins"
+"""By what people have a command run the plug-ins that a model or a run names."""
 
 LOOK_S = 0.05  # between two looks whether it has answered
 _ROOM_BYTES = 4_000_000_000  # that PyTorch itself takes, and what prepares images, beside what a run says it takes
@@ -90,20 +90,6 @@ class Bounds(Record):
     def too_large(self) -> str:
         """What is said of work that takes more memory."""
         return f"the memory is full; see what it does, or {self.if_full}"
-
-
-def bounds_said(asked: Sequence[Plugin], minutes: float, threads: int) -> Bounds:
-    """Return what plug-ins may do that people have a command run, by ``WITH_PLUGINS``."""
-    return Bounds(
-        said_in="the command line",
-        allowed={each.name: each.sha256 for each in asked},
-        allowed_in=WITH_PLUGINS,
-        minutes=minutes,
-        minutes_key=PLUGIN_MINUTES,
-        memory_gb=None,
-        if_full="give it less to do at a time",
-        threads=threads,
-    )
 
 
 class Question(Record, Generic[AnswerT]):

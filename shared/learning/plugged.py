@@ -40,7 +40,7 @@ def stand_by() -> None:
         child = os.fork() if can_fork() else 0
         if not child:
             work(folder, asked, kind)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        os.write(1, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def work(folder: Path, asked: Asked, kind: type[Question[Any]]) -> None:

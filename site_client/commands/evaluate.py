@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from shared.plugin_options import PluginOptions
 from shared.predicting import evaluate_options, show_scores
 from site_client.commands import MODEL, WORK
 from site_client.final import FINAL
@@ -23,8 +24,7 @@ def command(
     page: Path | None,
     as_json: bool,
     shows_all: bool,
-    with_plugins: bool,
-    plugin_minutes: float,
+    plugins: PluginOptions,
 ) -> None:
     show_scores(
         model or work / FINAL,
@@ -32,6 +32,5 @@ def command(
         page,
         as_json=as_json,
         shows_all=shows_all,
-        with_plugins=with_plugins,
-        plugin_minutes=plugin_minutes,
+        plugins=plugins,
     )

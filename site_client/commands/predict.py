@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from shared.plugin_options import PluginOptions
 from shared.predicting import ask_about, predict_options
 from site_client.commands import MODEL, WORK
 from site_client.final import FINAL
@@ -23,8 +24,7 @@ def command(
     output: Path,
     page: bool,
     dicom_seg: bool,
-    with_plugins: bool,
-    plugin_minutes: float,
+    plugins: PluginOptions,
 ) -> None:
     ask_about(
         model or work / FINAL,
@@ -32,6 +32,5 @@ def command(
         output,
         page=page,
         dicom_seg=dicom_seg,
-        with_plugins=with_plugins,
-        plugin_minutes=plugin_minutes,
+        plugins=plugins,
     )

@@ -71,6 +71,8 @@ class Watched(OctaSegmentation):
                 raise RuntimeError("of its own")
             case "hangs":
                 time.sleep(600)
+            case "eats":
+                np.empty(8 << 30, np.uint8)
             case "exits":
                 sys.exit(0)
             case "answers nonsense":
@@ -241,6 +243,10 @@ def test_replay_of_an_encrypted_run(home: Path) -> None:
     [
         ("raises", "raised RuntimeError: of its own; ask who wrote it"),
         ("hangs", "took more than the 0.2 minutes that the command line allows one piece of its work "),
+        (
+            "eats",
+            "the memory is full; see what it does, or allow more (--plugin-memory-gb), or give it less to do at a time",
+        ),
         ("scores 5", "came to the score quarter = 5.0, which is none of its range"),
     ],
 )
@@ -248,8 +254,8 @@ def test_evaluate_ends_with_one_sentence(
     home: Path, exported: tuple[Path, Result], does: Path, forms: str, said: str
 ) -> None:
     does.write_text(forms)
-    asked = ["evaluate", str(home / "data"), "--model", str(exported[0]), "--with-plugins", "--plugin-minutes"]
-    result = CliRunner().invoke(aggregator, [*asked, "0.2" if forms == "hangs" else "10"])
+    asked = ["evaluate", str(home / "data"), "--model", str(exported[0]), "--with-plugins", "--plugin-memory-gb", "1"]
+    result = CliRunner().invoke(aggregator, [*asked, "--plugin-minutes", "0.2" if forms == "hangs" else "10"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert re.fullmatch(f"{WHO}: {re.escape(said)}.*\n", result.stderr)
 

@@ -105,5 +105,5 @@ def test_a_resume_that_the_sites_ignore(play: Played) -> None:
     publish(play, MessageRef("final", RUN), {names.CARD: b"{}", names.FINAL_MODEL: play.model(0.25)}, consent)
     daemon = started(play)
     daemon.run(once=True)
-    assert daemon._facts(Turn.IDLE).last == MessageRef("final", RUN)
+    assert daemon._facts(Turn.IDLE).runs == ()
     assert next_work(daemon) == rounds.Wait()

@@ -18,28 +18,21 @@ from shared.audit.replay import replay as replay_run
 from shared.audit.sites import the_run
 from shared.commands import FOLDER_HERE
 from shared.learning.compute import EXACT, prepare_compute
+from shared.plugin_options import PluginOptions, plugin_options
 
 
 @click.command(help=__doc__)
 @click.argument("run")
 @click.option("--heldout", type=FOLDER_HERE, help="Held-out images.")
 @click.option("--threads", type=click.IntRange(1, 256), default=1, help="CPU threads for scores (default 1).")
-@click.option("--with-plugins", is_flag=True, help="Run the plug-ins that the run names, if they are installed.")
-@click.option(
-    "--plugin-minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=720.0,
-    show_default=True,
-    help="How long their code may take.",
-)
+@plugin_options("the run names", minutes=720.0)
 @on_folders
 def command(
     *,
     run: str,
     heldout: Path | None,
     threads: int,
-    with_plugins: bool,
-    plugin_minutes: float,
+    plugins: PluginOptions,
     archive: Archive,
     key: str | None,
     as_json: bool,
@@ -47,15 +40,15 @@ def command(
     folders, readings = readings_of(archive, key)
     the_run(readings, run)
     _, configuration, _ = offered(readings, run)
-    if with_plugins and configuration.plugins:
+    if plugins.are_run and configuration.plugins:
         steps = replay_apart(
             folders,
             run,
             configuration.plugins,
+            plugins.bounds(configuration.plugins, threads),
             aggregator_key=key,
             heldout=heldout,
             threads=threads,
-            minutes=plugin_minutes,
         )
     else:
         prepare_compute(EXACT, threads)

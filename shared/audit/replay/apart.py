@@ -19,7 +19,7 @@ from shared.exchange.names import Name
 from shared.exchange.records.run import Plugin
 from shared.exchange.records.values import Digest, Record
 from shared.folder.local import LocalFolder
-from shared.learning.apart import Progress, Question, answered, bounds_said
+from shared.learning.apart import Bounds, Progress, Question, answered
 from shared.learning.compute import EXACT, prepare_compute
 
 
@@ -77,18 +77,18 @@ def replay_apart(
     folders: Mapping[str, Reading],
     run: str,
     plugins: Sequence[Plugin],
+    bounds: Bounds,
     *,
     aggregator_key: str | None,
     heldout: Path | None,
     threads: int,
-    minutes: float,
 ) -> list[Step]:
     """Return every step of a run that needs plug-ins, computed again by a child process.
 
     Args:
         folders: by the name to show them under.
         heldout: as for ``replay``.
-        minutes: that the plug-ins may take.
+        bounds: of the plug-ins.
 
     Raises:
         ConfigurationError: a folder is on a server, or a plug-in is not installed as the run names it.
@@ -101,7 +101,7 @@ def replay_apart(
         heldout=heldout,
         threads=threads,
     )
-    return answered(question, bounds_said(plugins, minutes, threads), plugins)
+    return answered(question, bounds, plugins)
 
 
 def _opened(name: str, reading: Reading, run: str) -> Opened:
