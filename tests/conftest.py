@@ -26,9 +26,8 @@ LONGEST = ("tests/test_study", "tests/test_demo", "tests/test_cells", "tests/fed
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three for each core, as a test often waits for a daemon or a server; and 2 GB of memory for each of them."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(3 * len(os.sched_getaffinity(0)), memory // 2_000_000_000))
+    """Two for each core: half of the time a test waits for a daemon or a server."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_configure() -> None:
