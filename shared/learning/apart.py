@@ -197,7 +197,10 @@ def answered(
             whose=whose,
         )
         write_file(folder / QUESTION, asked.model_dump_json().encode(), private=True)
-        code = _worked(folder, bounds, is_time, whose)
+        too_long = PluginError(f"{whose}: {bounds.too_long}")
+        module, environment = type(question).__module__, environment_of(bounds.threads)
+        with (folder / OUTPUT).open("wb") as output, standing_by(module, folder, environment, output) as standby:
+            code = attended(standby.poll, bounds.minutes, lambda: rest_or_go_on(folder, is_time), too_long)
         return _outcome(question, folder, code, whose)  # type: ignore[no-any-return]
 
 
@@ -253,13 +256,6 @@ def attended(
         if left_s < 0:
             raise too_long
     return code
-
-
-def _worked(folder: Path, bounds: Bounds, is_time: IsTime, whose: str) -> int:
-    """Have another process work; return its exit status. None works any more when this returns or raises."""
-    too_long = PluginError(f"{whose}: {bounds.too_long}")
-    with (folder / OUTPUT).open("wb") as output, standing_by(folder, environment_of(bounds.threads), output) as standby:
-        return attended(standby.poll, bounds.minutes, lambda: rest_or_go_on(folder, is_time), too_long)
 
 
 def _outcome(question: Question[Any], folder: Path, code: int, whose: str) -> Any:

@@ -31,31 +31,35 @@ logger = logging.getLogger(__name__)
 def stand_by() -> None:
     """Answer the question in each folder that standard input names, in a process of its own; say on standard output
     how that ended. Where the system cannot fork, this process answers one question and ends.
+
+    A line names the module of the question's class, which is our own, and the folder. The question itself is read by
+    who answers it: whoever answers the next one is forked from a process that never saw it.
     """
     while line := sys.stdin.buffer.readline():
-        folder = Path(os.fsdecode(line.rstrip(b"\n")))
-        asked = fill_json(Asked, (folder / QUESTION).read_bytes(), _LARGEST_QUESTION)
-        module, _, name = asked.kind.partition(":")
-        kind: type[Question[Any]] = getattr(import_module(module), name)  # of our own, with what it imports
+        module, _, folder = line.rstrip(b"\n").partition(b" ")
+        import_module(module.decode())
         child = os.fork() if can_fork() else 0
         if not child:
-            work(folder, asked, kind)
+            work(Path(os.fsdecode(folder)))
         os.write(1, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
-def work(folder: Path, asked: Asked, kind: type[Question[Any]]) -> None:
+def work(folder: Path) -> None:
     """Answer, or say what stands in the way; then end this process."""
     end_with_starter()
     with (folder / OUTPUT).open("ab") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     logging.basicConfig(level=logging.WARNING)
+    asked = fill_json(Asked, (folder / QUESTION).read_bytes(), _LARGEST_QUESTION)
     try:
         # 1. The limits come first.
         confine(asked.bounds)
         # 2. What is installed, what is allowed and what the run asks for must be one, file by file.
         permit(asked.plugins, asked.bounds.allowed, asked.bounds.allowed_in)
         # 3. Only now a plug-in is imported: the question asks for its task or method.
+        module, _, name = asked.kind.partition(":")
+        kind: type[Question[Any]] = getattr(import_module(module), name)
         question = fill_json(kind, asked.question.encode(), _LARGEST_QUESTION)
         answer = question.answer(lambda percent: _tell_and_rest(folder, percent))
         write_file(folder / ANSWER, kind.form.dump_json(answer))

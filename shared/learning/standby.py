@@ -44,11 +44,11 @@ class Standby:
         """Whether it can be asked anything more."""
         return self._process.poll() is None
 
-    def begin(self, folder: Path) -> None:
-        """Have it answer the question in a folder; ``poll`` tells if it cannot."""
+    def begin(self, module: str, folder: Path) -> None:
+        """Have it answer the question in a folder, whose class is in that module; ``poll`` tells if it cannot."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.write(os.fsencode(folder) + b"\n")
+            self._process.stdin.write(b"%s %s\n" % (module.encode(), os.fsencode(folder)))
             self._process.stdin.flush()
 
     def poll(self) -> int | None:
@@ -73,12 +73,13 @@ _idle: list[Standby] = []
 
 
 @contextmanager
-def standing_by(folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Iterator[Standby]:
+def standing_by(module: str, folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Iterator[Standby]:
     """Have a process answer the question in a folder: one that stands by, or a new one; it stands by again afterwards.
 
     One whose question was cut short is gone when this returns or raises, with whatever it started.
     """
-    standby = _begun(folder, environment, output)
+    standby = _one_that_is_idle(environment) or Standby(environment, output)
+    standby.begin(module, folder)
     try:
         yield standby
     except BaseException:
@@ -87,13 +88,11 @@ def standing_by(folder: Path, environment: Mapping[str, str], output: IO[bytes])
     _idle.append(standby)
 
 
-def _begun(folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Standby:
+def _one_that_is_idle(environment: Mapping[str, str]) -> Standby | None:
+    """Return a process that stands by with this environment; of those with others none is left."""
     while _idle:
         standby = _idle.pop()
         if standby.lives and standby.environment == environment:
-            break
+            return standby
         standby.kill()
-    else:
-        standby = Standby(environment, output)
-    standby.begin(folder)
-    return standby
+    return None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,6 +18,7 @@ from shared.learning.apart import ANSWER, OUTPUT, QUESTION, Asked, Bounds, Progr
 from shared.learning.standby import Standby, standing_by
 from tests.federation.running import WAIT_S
 
+TOLD = re.compile(rb"told-once-[0-9a-f]{32}")
 BOUNDS = Bounds(
     said_in="a test",
     allowed={},
@@ -28,7 +32,13 @@ BOUNDS = Bounds(
 
 
 class WhoAnswers(Question[list[int]]):
-    """The process that answers and the one that it was forked from."""
+    """The process that answers and the one that it was forked from.
+
+    Args:
+        told: what nobody else is to know.
+    """
+
+    told: str = ""
 
     form: ClassVar[TypeAdapter[list[int]]] = TypeAdapter(list[int])
 
@@ -44,11 +54,24 @@ class Hangs(WhoAnswers):
         return []
 
 
-def asked_in(folder: Path, kind: type[WhoAnswers]) -> Path:
+class Searches(WhoAnswers):
+    """How often something of ``TOLD``'s form is in the memory of the process that answers."""
+
+    def answer(self, on_progress: Progress) -> list[int]:
+        found = 0
+        with Path("/proc/self/maps").open() as regions, Path("/proc/self/mem").open("rb", 0) as memory:
+            for first, last in re.findall(r"^(\w+)-(\w+) rw-p", regions.read(), re.MULTILINE):
+                memory.seek(int(first, 16))
+                with suppress(OSError):
+                    found += len(TOLD.findall(memory.read(int(last, 16) - int(first, 16))))
+        return [found, os.getppid()]
+
+
+def asked_in(folder: Path, question: WhoAnswers) -> Path:
     folder.mkdir()
     asked = Asked(
-        kind=f"{kind.__module__}:{kind.__qualname__}",
-        question=kind().model_dump_json(),
+        kind=f"{__name__}:{type(question).__qualname__}",
+        question=question.model_dump_json(),
         plugins=[],
         bounds=BOUNDS,
         whose="a test",
@@ -57,11 +80,13 @@ def asked_in(folder: Path, kind: type[WhoAnswers]) -> Path:
     return folder
 
 
-def answer_of(folder: Path, threads: int = 1) -> tuple[int, int]:
-    asked_in(folder, WhoAnswers)
-    with (folder / OUTPUT).open("wb") as output, standing_by(folder, environment_of(threads), output) as standby:
+def answer_of(folder: Path, question: WhoAnswers | None = None, threads: int = 1) -> tuple[int, int]:
+    asked_in(folder, question or WhoAnswers())
+    with (
+        (folder / OUTPUT).open("wb") as output,
+        standing_by(__name__, folder, environment_of(threads), output) as standby,
+    ):
         wait_until(lambda: ended(standby))
-    assert "said by who answers" in (folder / OUTPUT).read_text()
     answered, forked_from = WhoAnswers.form.validate_json((folder / ANSWER).read_bytes())
     return answered, forked_from
 
@@ -90,6 +115,7 @@ def is_there(process: int) -> bool:
 def test_one_stands_by_and_each_question_has_a_process_of_its_own(tmp_path: Path) -> None:
     (first, one), (second, other) = (answer_of(tmp_path / name) for name in ("a", "b"))
     assert one == other
+    assert (tmp_path / "a" / OUTPUT).read_text() == (tmp_path / "b" / OUTPUT).read_text() == "said by who answers\n"
     assert len({first, second, one}) == 3
     assert not is_there(first) and not is_there(second) and is_there(one)
     # With other settings another one takes its place.
@@ -102,11 +128,11 @@ def test_one_stands_by_and_each_question_has_a_process_of_its_own(tmp_path: Path
 
 
 def test_of_a_question_that_is_cut_short_nothing_is_left(tmp_path: Path) -> None:
-    folder = asked_in(tmp_path / "a", Hangs)
+    folder = asked_in(tmp_path / "a", Hangs())
     with (
         pytest.raises(KeyboardInterrupt),
         (folder / OUTPUT).open("wb") as output,
-        standing_by(folder, environment_of(1), output) as standby,
+        standing_by(__name__, folder, environment_of(1), output) as standby,
     ):
         wait_until((folder / "percent").exists)
         assert standby.poll() is None
@@ -115,3 +141,10 @@ def test_of_a_question_that_is_cut_short_nothing_is_left(tmp_path: Path) -> None
     wait_until(lambda: not is_there(answers))
     assert not standby.lives
     assert answer_of(tmp_path / "b")[1] != answers
+
+
+def test_who_answers_knows_nothing_of_the_questions_before(tmp_path: Path) -> None:
+    told = f"told-once-{secrets.token_hex(16)}"
+    found, itself = answer_of(tmp_path / "a", Searches(told=told))
+    assert found  # its own
+    assert answer_of(tmp_path / "b", Searches()) == (0, itself)
