@@ -12,8 +12,6 @@ import sys
 
 import pytest
 
-from benchmarks.record import record
-
 
 class _Outcomes:
     """What became of each test, and how long it took with all that it needs."""
@@ -34,6 +32,9 @@ def main() -> None:
     outcomes = _Outcomes()
     if failed := pytest.main(["-m", "long", "-q"], plugins=[outcomes]):
         sys.exit(failed)
+    # Imported now: it asks git, and processes that tests fork import this module, wherever they work.
+    from benchmarks.record import record  # noqa: PLC0415
+
     record("long-tests", ".venv/bin/python -m benchmarks.long_tests", {"tests": outcomes.tests})
 
 
