@@ -419,6 +419,16 @@ def test_the_page_shows_a_run_and_follows_it(run: Played, store: RunStore, work:
     browser.complaints()  # of the server that is gone
 
 
+def test_the_page_names_runs_that_wait(store: RunStore, work: Path, browser: Browser) -> None:
+    RunStore(work, "later").begin(run_configuration(run="later", sites=["north", "south"]), store.sharing())
+    with serving(work, "127.0.0.1", 0) as url:
+        browser.open(url)
+        browser.wait_for("later, 0 of 2 sites agreed, 0 declined", "#facts")
+        assert browser.text("h1") == f"Run {RUN}"
+        browser.open("about:blank")
+    assert browser.complaints() == []
+
+
 def test_the_page_says_that_the_run_is_not_there_yet(run: Played, work: Path, browser: Browser) -> None:
     with serving(work, "127.0.0.1", 0) as url:
         browser.open(url)

@@ -213,6 +213,7 @@ function facts(overview, about) {
     ["Ends about", overview.expected_end && [moment(overview.expected_end), " (an estimate: if rounds go on as they went)"]],
     ["Chosen", overview.final_model && `${overview.chosen}: ${overview.final_model}`],
     ["Reason", overview.reason],
+    ["Then", overview.waiting.length ? overview.waiting.map((text) => element("p", {}, text)) : null],
     ["Software", overview.software],
   ];
 }
@@ -234,7 +235,7 @@ function card(name, overview, words) {
       ["Answer", site.expected && ["about ", moment(site.expected), " (an estimate: if it takes as long as it did)"]],
       ["On its way", words.transfer],
       ["New key", site.new_key],
-      ["Software", site.software !== null && site.software !== overview.software ? `joined with ${site.software}` : null],
+      ["Software", site.software !== null && site.software !== overview.software ? site.software : null],
       ["Score", words.score],
       ["Verdict", words.score ? null : site.last_verdict],
       ["Says", heartbeat && heartbeat.trouble],
