@@ -57,7 +57,6 @@ def overview(work: Path) -> dict[str, Any]:
     return status | {
         "work": str(work),
         "software": own_software(),
-        "aggregator_software": None,  # no record of the aggregator's tells it (docs/protocol.md)
         "running": running,
         "waits_for": waits_for,
         "since": _since(work, ledger, status),
@@ -88,7 +87,8 @@ def overview_text(state: dict[str, Any]) -> str:
     if state["transfer"]:
         lines.append(f"on its way: {transfer_text(Transfer(**state['transfer']))}")
     lines.append(f"limits: {state['limits']}")
-    lines.append(f"software: {state['software']}; the aggregator's: {state['aggregator_software'] or 'not told'}")
+    # No record of the aggregator's tells which software it works with (docs/protocol.md).
+    lines.append(f"software: {state['software']}; the aggregator's: not told")
     if state["settings"]:
         lines.append(f"settings: {state['settings']}")
     if state["trouble"]:
