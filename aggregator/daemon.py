@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from shared.exchange.encryption import Ciphertext, encrypt
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
-from shared.exchange.records.run import BelowLast
+from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.values import sentence
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry, encrypts
@@ -63,8 +63,9 @@ class Daemon:
         score_name: the validation score by which the final model is chosen.
         stop: set from outside to stop cleanly; the run goes on at the next start.
         beside: its block lasts as long as the run does.
-        waiting: runs that come later, in their order. Their sites are asked already whether they agree.
-        others: the sites of those alone.
+        waiting: returns the runs that come later, in their order; they may become more. Their sites are asked already
+            whether they agree.
+        open_sites: returns sites by their names, for those of such runs alone.
     """
 
     def __init__(
@@ -78,16 +79,19 @@ class Daemon:
         stop: threading.Event,
         news: threading.Event,
         beside: AbstractContextManager[None] | None = None,
-        waiting: Sequence[RunStore] = (),
-        others: Sequence[FolderSync] = (),
+        waiting: Callable[[], Sequence[RunStore]] = tuple,
+        open_sites: Callable[[Collection[str]], Sequence[FolderSync]] = lambda _names: (),
     ) -> None:
         self._store = store
         self._run = store.configuration()
         self._sharing = store.sharing()
         self._tensors = self._sharing.shared
         self._sites = {site.name: site for site in sites}
-        self._all_sites = self._sites | {site.name: site for site in others}
-        self._waiting_runs = {each.run: (each, each.configuration()) for each in waiting}
+        self._all_sites = self._sites
+        self._list_waiting = waiting
+        self._open_sites = open_sites
+        self._waiting_runs: dict[str, tuple[RunStore, RunConfiguration]] = {}
+        self._not_offered: set[str] = set()  # waiting runs that are offered in their own turn alone
         self._work = work
         self._in_turn = in_turn
         self._plain_files = PlainFiles(store, self._run, self._sharing)
@@ -131,6 +135,7 @@ class Daemon:
             if self._is_over() and not any(site.has_to_prune for site in self._sites.values()):
                 return False
             self._news.clear()
+            self._see_who_waits()
             actions = [*rounds.decide(self._facts()), *self._early_offers()]
             has_acted = [self._act_or_put_off(action) for action in actions]
             for site in self._all_sites.values():
@@ -168,6 +173,25 @@ class Daemon:
     def final_model(self) -> Path | None:
         """The chosen model once it is in every site's folder, which ends the run."""
         return self._store.final_model if self._store.card() and self._is_over() else None
+
+    def _see_who_waits(self) -> None:
+        """Take in the runs that wait now; one whose sites cannot be reached holds up nobody."""
+        known = {self._run.run, *self._waiting_runs, *self._not_offered}
+        for store in self._list_waiting():
+            if store.run in known:
+                continue
+            try:
+                run = store.configuration()
+                others = {site.name: site for site in self._open_sites(set(run.sites) - self._all_sites.keys())}
+            except DropfedError as error:
+                self._not_offered.add(store.run)
+                why = "; ".join(str(error).splitlines())
+                logger.warning("%s cannot be offered yet, and is tried again when its turn comes: %s", store.run, why)
+                continue
+            for site in others.values():
+                site.start()
+            self._all_sites = self._all_sites | others  # another thread may go through the old ones
+            self._waiting_runs[store.run] = store, run
 
     def _early_offers(self) -> list[rounds.OfferEarly]:
         """Return what can be asked now about the runs that wait; once this run is over, they ask in their own turn."""

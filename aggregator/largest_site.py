@@ -7,13 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from aggregator.site import open_ledger
-from aggregator.store import runs_in
+from aggregator.store import consent_of, runs_in
 from aggregator.survey import kept_sheet
 from shared.check import Finding
 from shared.errors import DropfedError, RejectedError
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import MessageRef
-from shared.exchange.records.answers import Consent
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.values import most
 
@@ -70,5 +68,5 @@ def _surveyed(ledger: Mirror, task: str) -> int | None:
 
 
 def _consented(ledger: Mirror, run: str) -> int | None:
-    consent = ledger.record_or_none(MessageRef("consent", run), Consent)
+    consent = consent_of(ledger, run)
     return consent.training_images if consent is not None and consent.agrees else None

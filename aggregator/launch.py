@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
-from aggregator.configuration import AggregatorConfiguration, open_folder
+from aggregator.configuration import open_folder, read_configuration
 from aggregator.daemon import Daemon
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import begin_work
 from aggregator.overview import is_owed
-from aggregator.preparation import ended_already, prepare, read_run
+from aggregator.preparation import Begun, ended_already, prepare, read_run
 from aggregator.run_view import open_run_files, view_of
 from aggregator.setup import KEY_FILE, encryption_key
 from aggregator.site import read_invite
-from aggregator.store import RunStore
+from aggregator.store import RunStore, queued_runs
 from aggregator.tracking import tracker
 from shared.errors import DropfedError
 from shared.escaping import quoted
@@ -46,11 +47,8 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event, waiting: S
     store.begin(run, begun.division)
     model_work = begin_work(prepared, store, stop)
     come_later = [each for path in waiting if (each := _begun_early(work, path, stop)) is not None]
-    besides = {site for each in come_later for site in each.configuration().sites} - set(run.sites)
     news = threading.Event()
-    sites, others = (
-        _open_sites(work, names, configuration, stop=stop, news=news) for names in (set(run.sites), besides)
-    )
+    open_sites = partial(_open_sites, work, stop=stop, news=news)
     if begun.is_new:
         if begun.weights_sha256:
             logger.info("training begins from published weights, SHA-256 %s", begun.weights_sha256)
@@ -64,15 +62,15 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event, waiting: S
         logger.warning("run %s is paused; go on with %s", run.run, resume)
     return Daemon(
         store,
-        sites,
+        open_sites(run.sites),
         work=model_work,
         in_turn=begun.in_turn,
         score_name=begun.selection_score,
         stop=stop,
         news=news,
         beside=tracker(work, store, configuration.track, configuration.federation),
-        waiting=come_later,
-        others=others,
+        waiting=lambda: [*come_later, *queued_runs(work)],
+        open_sites=open_sites,
     )
 
 
@@ -87,14 +85,26 @@ def ended_before(work: Path, run: str) -> Outcome | None:
     return view_of(reading, with_open_round=False).outcome
 
 
+def begin_early(work: Path, run_yaml: Path, stop: threading.Event) -> Begun:
+    """Begin a run that waits for its turn, so that it can be offered.
+
+    Raises:
+        ConfigurationError, PluginError: as ``prepare``.
+    """
+    prepared = prepare(work, run_yaml, waits=True)
+    begun = prepared.begun
+    store = RunStore(work, begun.run.run)
+    store.begin(begun.run, begun.division)
+    begin_work(prepared, store, stop)
+    return begun
+
+
 def _begun_early(work: Path, run_yaml: Path, stop: threading.Event) -> RunStore | None:
-    """Begin a run that waits for its turn, so that it can be offered; return None if that cannot be done yet."""
+    """Begin a run that waits for its turn; return None if that cannot be done yet, or is of no use any more."""
     try:
         store = RunStore(work, read_run(run_yaml).run)
         if not store.aggregate_path(0).exists():
-            prepared = prepare(work, run_yaml, waits=True)
-            store.begin(prepared.begun.run, prepared.begun.division)
-            begin_work(prepared, store, stop)
+            begin_early(work, run_yaml, stop)
     except DropfedError as error:
         why = "; ".join(str(error).splitlines())
         logger.warning("%s cannot be offered yet, and is tried again when its turn comes: %s", run_yaml, why)
@@ -103,14 +113,14 @@ def _begun_early(work: Path, run_yaml: Path, stop: threading.Event) -> RunStore 
 
 
 def _open_sites(
-    work: Path,
-    sites: Collection[str],
-    configuration: AggregatorConfiguration,
-    *,
-    stop: threading.Event,
-    news: threading.Event,
+    work: Path, sites: Collection[str], *, stop: threading.Event, news: threading.Event
 ) -> list[FolderSync]:
-    """Return sites, by their names."""
+    """Return sites, by their names.
+
+    Raises:
+        ConfigurationError, ActionRequiredError: something is missing here to reach one of them.
+    """
+    configuration = read_configuration(work)
     key, own_encryption_key, copies = SigningKey.at(work / KEY_FILE), encryption_key(work), Copies()
     return [
         FolderSync(

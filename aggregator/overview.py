@@ -165,7 +165,7 @@ def overview_of(reading: Reading, view: RunView) -> Overview:
         reason=card.reason if card else view.aborted,
         trouble=[*([store.trouble] if store.trouble and not store.is_over else []), *view.standstills],
         since=time_text(store.stage_began),
-        waiting=[_waiting(work, each) for each in open_runs(work) if each.run != view.run],
+        waiting=[waiting_text(work, each) for each in open_runs(work) if each.run != view.run],
         waits_for=waited_for,
         why=_why(store, view, waited_for),
         next=_next(reading, view, waited_for),
@@ -227,7 +227,8 @@ def _site_lines(site: SiteOverview, state: Overview) -> Iterator[str]:
         yield f"trouble: {site.trouble} (since {moment_text(site.trouble_since)}{last})"
 
 
-def _waiting(work: Path, store: RunStore) -> str:
+def waiting_text(work: Path, store: RunStore) -> str:
+    """Return a run that waits for its turn, with how many of its sites have answered."""
     said = [site.agrees for site in view_of(open_run_files(work, store), with_open_round=False).sites.values()]
     return f"{store.run}, {said.count(True)} of {pluralize(len(said), 'site')} agreed, {said.count(False)} declined"
 

@@ -506,7 +506,8 @@ def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
         if (sites := _sites_owed_end(work, store))
     ]
     return ended + [
-        f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: finish it by "
+        f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: have yours follow "
+        f"it by `dropfed-aggregator queue {quoted(run_yaml)} --work {quoted(work)}`, and finish it by "
         f"{store.goes_on_by}; to end it with the best model so far, call "
         f"`dropfed-aggregator stop {store.run} --work {quoted(work)}` before that"
         for store in others

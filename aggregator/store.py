@@ -18,6 +18,7 @@
     runs/RUN/made/                            what a plug-in's process makes, until it has been checked
     runs/RUN/trouble.txt                      what a plug-in does wrong; gone once it works
     runs/RUN/waited.json                      seconds waited in the present stage
+    runs/RUN/queued                           `launch` plays the run when those before it have ended
     runs/RUN/pause                            the PI paused the run; gone once it goes on
     runs/RUN/stop                             the PI asked to stop
     runs/RUN/final/card.json                  which aggregate was chosen; its presence ends the run
@@ -295,6 +296,15 @@ class RunStore(RunFiles):
     def _trouble(self) -> Path:
         return self.home / "trouble.txt"
 
+    def queue(self) -> None:
+        """Have a run that is begun wait for its turn."""
+        write_file(self.home / "queued", b"")
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether `launch` plays the run when those before it have ended."""
+        return (self.home / "queued").exists()
+
     def pause(self) -> None:
         """Have the daemon ask nobody new until ``resume``."""
         write_file(self.home / "pause", b"")
@@ -410,6 +420,11 @@ def open_runs(work: Path) -> list[RunStore]:
     return [store for store in runs_in(work) if not store.is_over]
 
 
+def queued_runs(work: Path) -> list[RunStore]:
+    """Return the open runs that `launch` plays without being told their names, in their order."""
+    return [store for store in open_runs(work) if store.is_queued]
+
+
 def run_in_turn(work: Path) -> RunStore | None:
     """Return the run whose turn it is, or was last; None if none was begun.
 
@@ -428,7 +443,8 @@ def if_another_launch(work: Path) -> str:
     return (
         f"another daemon works in this directory; run {run} goes on there, and nothing was begun: watch it by "
         f"`dropfed-aggregator status --work {quoted(work)}`, and "
-        f"launch again when it has ended, or end it for good by `dropfed-aggregator stop {run} --work {quoted(work)}`"
+        f"have yours follow it by `dropfed-aggregator queue RUN.yaml --work {quoted(work)}`, or end it for good by "
+        f"`dropfed-aggregator stop {run} --work {quoted(work)}`"
     )
 
 

@@ -137,6 +137,12 @@ def test_an_earlier_run_tells_where_no_survey_does(tmp_path: Path) -> None:
     assert warned(tmp_path, task="octa_segmentation") == []
 
 
+def test_an_earlier_run_tells_nothing_of_a_site_that_was_not_asked_in_it(tmp_path: Path) -> None:
+    enrolled(tmp_path, "south")
+    consented(tmp_path, run_configuration(run=RUN.run, sites=SITES[:2], task=RUN.task), {"east": "300", "north": "100"})
+    assert warned(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     "images",
     [

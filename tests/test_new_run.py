@@ -273,7 +273,8 @@ def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
         f"{path}: sites: atlantis is not in {work / 'aggregator.yaml'}",
         "must add up to 1",
         "privacy: ",
-        f"{path}: run other is still open in {work}, and runs go on one after the other: finish it by "
+        f"{path}: run other is still open in {work}, and runs go on one after the other: have yours "
+        f"follow it by `dropfed-aggregator queue {path} --work {work}`, and finish it by "
         f"`dropfed-aggregator launch {work}/runs/other/run.yaml --work {work}`; to end it with the best model so far, "
         f"call `dropfed-aggregator stop other --work {work}` before that",
         f"{work / 'passwords' / 'north'} can be read by others than its owner",

@@ -326,6 +326,7 @@ def test_a_second_launch_says_which_run_goes_on(run: Played, store: RunStore) ->
         result = CliRunner().invoke(aggregator_command, ["launch", str(other), "--work", str(work)])
     assert result.exit_code == 1
     assert f"run {store.run} goes on there, and nothing was begun: " in result.output and stop in result.output
+    assert f"have yours follow it by `dropfed-aggregator queue RUN.yaml --work {work}`" in result.output
     store.abort("nobody agreed")
     with work_lock(work):
         result = CliRunner().invoke(aggregator_command, ["launch", str(other), "--work", str(work)])

@@ -1,7 +1,8 @@
 """Start the run that RUN_YAML describes, or go on with it; ends with the run, and says what it came to.
 
-Of several runs each begins when the one before it has ended, whatever that came to; one that cannot begin holds up
-none. The sites are asked about all of them at once: those that can be begun already are offered at the start.
+Of several runs each begins when the one before it has ended, whatever that came to. One that cannot begin holds up
+none, and is tried again after each that has ended. The sites are asked about all of them at once: those that can be
+begun already are offered at the start. The runs of `queue` follow those that are named, or are played alone.
 
 Exits with 0 if the model improved, or was only to be scored and was; with 1 if the run was aborted, with 2 if it cannot
 begin, and with 3 if it ended in any other way; with several, with the greatest of these. Ctrl-C or TERM ends it cleanly
@@ -14,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -21,10 +23,12 @@ import click
 from aggregator.commands import WORK
 from aggregator.configuration import MADE_BY
 from aggregator.launch import ended_before, prepare_daemon
-from aggregator.preparation import read_run
-from aggregator.store import if_another_launch
+from aggregator.preparation import ended_already, prepare, read_run
+from aggregator.store import if_another_launch, queued_runs
 from shared.commands import FILE_HERE, say
-from shared.errors import ConfigurationError, DropfedError
+from shared.errors import ConfigurationError, DropfedError, PluginError
+from shared.escaping import quoted
+from shared.exchange import names
 from shared.folder.lock import require_private, work_lock
 from shared.learning.outcome import Outcome
 from shared.stopping import set_by_signals
@@ -32,53 +36,69 @@ from shared.stopping import set_by_signals
 ABORTED, CANNOT_BEGIN, NOT_IMPROVED = 1, 2, 3
 
 
+@dataclass(frozen=True)
+class End:
+    """What a run came to in words, and the exit code that says the same."""
+
+    text: str
+    code: int
+
+
 @click.command(help=__doc__)
-@click.argument("run_yaml", type=FILE_HERE, nargs=-1, required=True)
+@click.argument("run_yaml", type=FILE_HERE, nargs=-1)
 @WORK
 @click.option("--accept-any", is_flag=True, help="Exit with 0 however the runs have ended; for scripts.")
 def command(run_yaml: tuple[Path, ...], work: Path, accept_any: bool) -> None:
     with work_lock(work, if_another_launch(work), MADE_BY):
         require_private(work)
         os.umask(0o077)
-        runs = _runs_of(run_yaml)
-        if len(run_yaml) == 1:
-            outcome = _run(work, run_yaml[0])
-            codes = [] if outcome is None else [_code(outcome, accept_any)]
-        else:
-            codes = _run_each(work, runs, accept_any)
-        if len(codes) < len(run_yaml):
+        named = _runs_of(work, run_yaml)
+        if not _line(work, named):
+            queue = f"`dropfed-aggregator queue RUN.yaml --work {quoted(work)}`"
+            raise ConfigurationError([f"{work}: no run waits here; name a RUN.yaml, or have it wait by {queue}"])
+        ends = _play(work, named, accept_any)
+        if ends is None:
             say(f"interrupted; go on with the same command (work directory {work})")
             return
-        sys.exit(max(codes))
+        if len(ends) > 1:
+            say("\n".join([f"{len(ends)} runs:", *(f"  {run}: {end.text}" for run, end in ends.items())]))
+        sys.exit(max(end.code for end in ends.values()))
 
 
-def _run_each(work: Path, runs: Mapping[str, Path], accept_any: bool) -> list[int]:
-    """Play runs one after the other and sum them up; return the exit code of each, up to one that was interrupted."""
-    ends: dict[str, tuple[str, int]] = {}
-    for run, path in runs.items():
-        later = [each for other, each in runs.items() if other not in (*ends, run)]
+def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, End] | None:
+    """Play one run after the other, and those that are queued meanwhile; return their ends, None if interrupted."""
+    ended: dict[str, End] = {}
+    failed: dict[str, End] = {}  # since a run last ended
+    while left := {run: path for run, path in _line(work, named).items() if run not in ended | failed}:
+        run, path = next(iter(left.items()))
+        later = [each for other, each in named.items() if other not in ended and other != run]
         try:
-            outcome = ended_before(work, run) or _run(work, path, later)
+            outcome = _told_again(work, run) or _run(work, path, later)
         except DropfedError as error:
             say(str(error), err=True)
-            is_mistake = isinstance(error, ConfigurationError)
-            ends[run] = str(error).splitlines()[0], CANNOT_BEGIN if is_mistake else ABORTED
+            is_mistake = isinstance(error, ConfigurationError | PluginError)
+            failed[run] = End(str(error).splitlines()[0], CANNOT_BEGIN if is_mistake else ABORTED)
             continue
         if outcome is None:
-            break
-        ends[run] = outcome.text, _code(outcome, accept_any)
-    else:
-        say("\n".join([f"{len(ends)} runs:", *(f"  {run}: {text}" for run, (text, _) in ends.items())]))
-    return [code for _, code in ends.values()]
+            return None
+        ended[run] = End(outcome.text, 0 if accept_any else _code(outcome))
+        failed.clear()
+    return ended | failed
 
 
-def _code(outcome: Outcome, accept_any: bool) -> int:
-    if accept_any or outcome.name in ("improved", "scored"):
+def _line(work: Path, named: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the files of the runs to play, by their names, in order."""
+    queued = {store.run: store.home / names.RUN_CONFIGURATION for store in queued_runs(work)}
+    return {**named, **{run: path for run, path in queued.items() if run not in named}}
+
+
+def _code(outcome: Outcome) -> int:
+    if outcome.name in ("improved", "scored"):
         return 0
     return ABORTED if outcome.name == "aborted" else NOT_IMPROVED
 
 
-def _runs_of(paths: tuple[Path, ...]) -> dict[str, Path]:
+def _runs_of(work: Path, paths: tuple[Path, ...]) -> dict[str, Path]:
     """Return the files by their runs: each is a run, and another than the others, before the first begins.
 
     Raises:
@@ -95,12 +115,22 @@ def _runs_of(paths: tuple[Path, ...]) -> dict[str, Path]:
         if run in files:
             problems.append(f"{path}: run: {run} is that of {files[run]} too; name each run once")
         files[run] = path
-    if problems and len(paths) > 1:  # of one file alone `prepare` tells more
+    if problems and len(paths) == 1:
+        prepare(work, paths[0])  # tells everything
+    if problems:
         raise ConfigurationError(problems)
     return files
 
 
-def _run(work: Path, run_yaml: Path, later: Sequence[Path] = ()) -> Outcome | None:
+def _told_again(work: Path, run: str) -> Outcome | None:
+    """Say what a run came to that has ended before; return None of any other."""
+    outcome = ended_before(work, run)
+    if outcome is not None:
+        say(f"{ended_already(run)}: {outcome.text}")
+    return outcome
+
+
+def _run(work: Path, run_yaml: Path, later: Sequence[Path]) -> Outcome | None:
     """Play a run to its end, and say what it came to; return None where it was interrupted."""
     stop = threading.Event()
     daemon = prepare_daemon(work, run_yaml, stop, later)

@@ -115,15 +115,16 @@ def test_of_several_runs_each_follows_the_one_before_whatever_that_came_to(feder
     launched = federation.start("aggregator.cli", *launch, work=federation.aggregator)
     assert launched.wait(WAIT_S) == NOT_IMPROVED  # the greatest of 3, 2 and 0
     said = (federation.aggregator / "output.txt").read_text().splitlines()
-    ends = ["/runs/first/final/model.safetensors", "sites: west is not in ", "/runs/second/final/model.safetensors"]
+    ends = ["/runs/first/final/model.safetensors", "/runs/second/final/model.safetensors", "sites: west is not in "]
     assert any("cannot be offered yet, and is tried again when its turn comes: " in line for line in said)
     until = said.index("3 runs:")
     places = [max(place for place, line in enumerate(said[:until]) if end in line) for end in ends]
     assert places == sorted(places)
-    assert said[places[0]].startswith("no better than ") and said[places[2]].startswith("improved: ")
+    assert said[places[0]].startswith("no better than ") and said[places[1]].startswith("improved: ")
+    assert sum(ends[2] in line for line in said[:until] if line.startswith(str(files[1]))) == 2  # tried again
     summary = said[until + 1 :]
-    assert [line.split(":")[0].strip() for line in summary] == list(runs)
-    assert "sites: west is not in " in summary[1]
+    assert [line.split(":")[0].strip() for line in summary] == ["first", "second", "unknown-site"]
+    assert "sites: west is not in " in summary[2]
 
     # Both that can begin were offered before the first had a round, and the second's answers came meanwhile.
     for site in federation.run.sites:
@@ -142,6 +143,54 @@ def test_of_several_runs_each_follows_the_one_before_whatever_that_came_to(feder
     twice = CliRunner().invoke(main, ["launch", str(files[2]), str(files[2]), "--work", str(federation.aggregator)])
     assert twice.exit_code == 2
     assert "run: second is that of " in twice.output and "name each run once" in twice.output
+
+
+def test_a_run_that_is_queued_while_another_goes_on_is_offered_at_once_and_played_after_it(
+    federation: Federation,
+) -> None:
+    """Its site takes part in that run alone, and its file may be gone by its turn."""
+    work = federation.aggregator
+    queue = ["queue", "--work", str(work)]
+    assert CliRunner().invoke(main, ["launch", "--work", str(work)]).output.startswith(f"{work}: no run waits here; ")
+    before = Ran(federation, "before", **RESTS | {"rounds": MOST_ROUNDS, "sites": ["north"], "quorum": 1})
+    opened = work / "runs" / "before" / "rounds" / "0001" / "opened.json"
+    federation.wait_until(opened.exists, "the first round")
+    file = federation.root / "queued.yaml"
+    write_file(file, dump_yaml(run_configuration(**LEARNS | {"run": "queued", "sites": ["south"], "quorum": 1})))
+    assert before.says("queue", str(file))[0] == "ok       queued is queued"
+    file.unlink()
+
+    def agreed() -> str:
+        return CliRunner().invoke(main, queue).output
+
+    federation.wait_until(lambda: agreed() == "queued, 1 of 1 site agreed, 0 declined\n", "its site to agree")
+    before.says("stop", "before", "--yes")
+    code, line = before.ends()
+    assert code == NOT_IMPROVED and line.strip().startswith("queued: improved: ")
+    assert agreed() == f"{work}: no run is queued\n"
+    ended = CliRunner().invoke(main, ["queue", str(work / "runs/queued/run.yaml"), "--work", str(work)])
+    assert (ended.exit_code, ended.output) == (2, "queued has ended already; to run it again, give it a new name\n")
+
+
+def test_queued_runs_are_played_by_a_launch_that_names_none(federation: Federation) -> None:
+    """What cannot begin is refused at once; what was stopped while it waited is over when its turn comes."""
+    work = federation.aggregator
+    for name, settings in {"taken-back": LEARNS, "alone": LEARNS, "west": LEARNS | {"sites": ["west"]}}.items():
+        file = federation.root / f"{name}.yaml"
+        write_file(file, dump_yaml(run_configuration(**settings | {"run": name, "quorum": 1})))
+        said = CliRunner().invoke(main, ["queue", str(file), "--work", str(work)])
+        if name == "west":
+            assert said.exit_code == 2 and "sites: west is not in " in said.output
+        else:
+            starts = f"; the aggregator is not running: `dropfed-aggregator launch --work {work}` starts it"
+            assert said.output.splitlines()[0] == f"ok       {name} is queued{starts}"
+    assert CliRunner().invoke(main, ["stop", "taken-back", "--yes", "--work", str(work)]).exit_code == 0
+    launched = federation.start("aggregator.cli", "launch", "--accept-any", work=work)
+    code = launched.wait(WAIT_S)
+    said = federation.output(work).strip().splitlines()[-3:]
+    assert said[0] == "2 runs:" and said[1].strip().startswith("taken-back: ")
+    assert said[2].strip().startswith("alone: improved: ")
+    assert code == 0
 
 
 def test_a_run_whose_model_is_no_better_ends_with_3(federation: Federation) -> None:

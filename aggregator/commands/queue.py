@@ -1,0 +1,46 @@
+"""Have the run that RUN_YAML describes wait for its turn, while another goes on or before any does.
+
+Its sites are asked at once, if an aggregator is at work; `launch` plays it when the runs before it have ended. Without
+RUN_YAML: list the runs that wait. To take one back, `stop` it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import click
+
+from aggregator.commands import WORK
+from aggregator.configuration import require_aggregator
+from aggregator.launch import begin_early
+from aggregator.overview import waiting_text
+from aggregator.preparation import ended_already, read_run
+from aggregator.store import RunStore, queued_runs
+from shared.check import Finding, report
+from shared.commands import FILE_HERE, say
+from shared.errors import ConfigurationError
+from shared.escaping import quoted
+from shared.folder.lock import is_at_work, require_private
+
+
+@click.command(help=__doc__)
+@click.argument("run_yaml", type=FILE_HERE, required=False)
+@WORK
+def command(run_yaml: Path | None, work: Path) -> None:
+    require_aggregator(work)
+    if run_yaml is None:
+        waiting = [waiting_text(work, store) for store in queued_runs(work)]
+        say("\n".join(waiting) or f"{work}: no run is queued")
+        return
+    require_private(work)
+    os.umask(0o077)
+    store = RunStore(work, read_run(run_yaml).run)
+    if store.is_over:
+        raise ConfigurationError([ended_already(store.run)])
+    begun = begin_early(work, run_yaml, threading.Event())
+    store.queue()
+    launch = f"`dropfed-aggregator launch --work {quoted(work)}`"
+    starts = "" if is_at_work(work) else f"; the aggregator is not running: {launch} starts it"
+    report([Finding("ok", f"{store.run} is queued{starts}"), *begun.remarks])
