@@ -10,6 +10,9 @@ MINUTES = 60
 # They run beside each other, each with one thread: threads that wait for each other burn what others need.
 QUICKLY = OMP_NUM_THREADS=1 LD_PRELOAD='$(firstword $(wildcard /usr/lib/*/libeatmydata.so))' $(BIN)/python
 PYTEST = $(QUICKLY) -m pytest
+# Python keeps what it compiles, also where a container's image says otherwise: each of hundreds of processes would
+# compile PyTorch anew, for six seconds.
+export PYTHONDONTWRITEBYTECODE =
 
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)') $(if $(AS_SUGGESTED),--as-suggested)
