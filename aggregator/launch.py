@@ -74,14 +74,19 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event, waiting: S
     )
 
 
-def ended_before(work: Path, run: str) -> Outcome | None:
-    """Return what a run came to that has ended, and whose every site has been told; None of any other."""
-    store = RunStore(work, run)
+def ended_before(work: Path, run_yaml: Path) -> Outcome | None:
+    """Return what a run came to that has ended, and whose every site has been told; None of any other.
+
+    Raises:
+        ConfigurationError: it was begun as another one, or as ``prepare``.
+    """
+    store = RunStore(work, read_run(run_yaml).run)
     if not store.is_over:
         return None
     reading = open_run_files(work, store)
     if any(is_owed(work / "sites" / site, ledger, store) for site, ledger in reading.ledgers.items()):
         return None
+    prepare(work, run_yaml, waits=True)
     return view_of(reading, with_open_round=False).outcome
 
 

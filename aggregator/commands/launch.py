@@ -73,7 +73,11 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
         run, path = next(iter(left.items()))
         later = [each for other, each in named.items() if other not in ended and other != run]
         try:
-            outcome = _told_again(work, run) or _run(work, path, later)
+            outcome = ended_before(work, path)
+            if outcome is not None:
+                say(f"{ended_already(run)}: {outcome.text}")
+            else:
+                outcome = _run(work, path, later)
         except DropfedError as error:
             say(str(error), err=True)
             is_mistake = isinstance(error, ConfigurationError | PluginError)
@@ -120,14 +124,6 @@ def _runs_of(work: Path, paths: tuple[Path, ...]) -> dict[str, Path]:
     if problems:
         raise ConfigurationError(problems)
     return files
-
-
-def _told_again(work: Path, run: str) -> Outcome | None:
-    """Say what a run came to that has ended before; return None of any other."""
-    outcome = ended_before(work, run)
-    if outcome is not None:
-        say(f"{ended_already(run)}: {outcome.text}")
-    return outcome
 
 
 def _run(work: Path, run_yaml: Path, later: Sequence[Path]) -> Outcome | None:

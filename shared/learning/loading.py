@@ -112,7 +112,7 @@ class _Worker:
     def __init__(self, prepare: Callable[[ItemT], Batch], items: Sequence[ItemT]) -> None:
         self._shared = _SharedMemory()
         self._connection, theirs = multiprocessing.Pipe()
-        work = partial(_work, prepare, items, theirs, self._shared)
+        work = partial(_work, os.getpid(), prepare, items, theirs, self._shared)
         # A daemon, so that it ends with this process where that ends without leaving the block.
         self._process = multiprocessing.get_context("fork").Process(target=work, daemon=True)
         self._process.start()
@@ -198,10 +198,13 @@ class _SharedMemory:
 
 
 def _work(
-    prepare: Callable[[ItemT], Batch], items: Sequence[ItemT], connection: Connection, shared: _SharedMemory
+    trainer: int,
+    prepare: Callable[[ItemT], Batch],
+    items: Sequence[ItemT],
+    connection: Connection,
+    shared: _SharedMemory,
 ) -> None:
-    """Prepare items; hand each over as soon as the one before was taken."""
-    trainer = os.getppid()
+    """Prepare items; hand each over as soon as the one before was taken, while the process ``trainer`` lives."""
     gc.freeze()  # what the process that trains has, such as memory of its GPU, is not to be freed here
     torch.set_num_threads(1)
     with suppress(Exception):  # the one that trains sees that this one ended, and meets the same error itself
