@@ -16,6 +16,7 @@ from site_client.facts import may_answer
 from site_client.rounds import Look
 
 WHOLE_LOOK_EVERY = 5  # looks, while a round's folder is there and its manifest is not
+OFFERS_EVERY = 20  # looks, while something else is awaited: people decide about offers, and each look is a request
 
 
 class Arrivals:
@@ -30,7 +31,7 @@ class Arrivals:
         self._ledger, self._inbox, self._outbox = channel.ledger, channel.inbox, channel.outbox
         self._on_receiving = on_receiving
         self._being_filled: list[MessageRef] = []
-        self._looks = 0
+        self._looks = 0  # since anything was noticed
 
     def runs(self) -> list[str]:
         """Return the runs that have a place in the folder."""
@@ -51,6 +52,8 @@ class Arrivals:
         """Fetch the first message that is there of those that can be next; return which one it is, if any.
 
         While the aggregator fills a round's folder, which may take minutes, most looks go into that folder alone.
+        Offers of further runs are looked for now and then, and after whatever was noticed: they may come in numbers,
+        and a message that cannot be taken may follow one.
 
         Raises:
             RejectedError, DoubtfulError: as ``fetch_first``.
@@ -60,11 +63,10 @@ class Arrivals:
             refs = self._being_filled
         else:
             self._being_filled = [ref for last in look.later_than for ref in self._later_rounds(last)]
-            refs = [*self._being_filled, *look.refs, *(self.offers() if look.offers else [])]
-        fetched = self.fetch_first(refs)
-        if fetched is not None:
-            self._being_filled = []
-        return fetched
+            refs = [*self._being_filled, *look.refs]
+            if look.offers and (not refs or self._looks % OFFERS_EVERY == 1):
+                refs += self.offers()
+        return self.fetch_first(refs)
 
     def _later_rounds(self, after: MessageRef) -> list[MessageRef]:
         """Return where the rounds lie that follow a round, or an offer, in order."""
@@ -80,6 +82,7 @@ class Arrivals:
         doubtful = None
         for ref in refs:
             if (manifest := self._inbox.notice(ref)) is not None:
+                self._looks, self._being_filled = 0, []
                 self._on_receiving(ref)
                 try:
                     fetched = self._inbox.fetch(

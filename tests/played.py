@@ -193,11 +193,15 @@ class Played:
             besides: other settings of the run.
         """
         self._took_part = {}
+        settings = {"rounds": rounds, "keep": keep, "wire": wire, "encrypt": encrypt}
+        self.send("offer", 0, self.to_offer(groups, **settings | besides), None)
+
+    def to_offer(self, groups: Mapping[str, Groups] | None = None, **settings: object) -> dict[str, bytes | Path]:
+        """Return the files of an offer; arguments as for ``offer``."""
         sharing = Sharing(tensors=TENSORS.tensors, start={}, personal=[], **(groups or {}))
-        settings = {"run": self.run, "sites": ["north"], "quorum": 1, "rounds": rounds, "keep": keep, "wire": wire}
-        self._configuration = run_configuration(**(settings | besides), encrypt=encrypt)
-        offer = {names.RUN_CONFIGURATION: dump_yaml(self._configuration), names.TENSORS: dump_yaml(sharing)}
-        self.send("offer", 0, dict(offer), None)
+        own: dict[str, object] = {"run": self.run, "sites": ["north"], "quorum": 1}
+        self._configuration = run_configuration(**own | settings)
+        return {names.RUN_CONFIGURATION: dump_yaml(self._configuration), names.TENSORS: dump_yaml(sharing)}
 
     def round(
         self,

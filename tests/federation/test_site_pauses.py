@@ -13,7 +13,7 @@ from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.signing import SigningKey
 from shared.folder.contract import Entry
 from shared.folder.local import LocalFolder
-from site_client.arrivals import Arrivals
+from site_client.arrivals import OFFERS_EVERY, Arrivals
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
 from site_client.rounds import Look
@@ -89,31 +89,54 @@ def test_a_site_whose_run_has_ended_looks_ever_more_rarely(played: Played, clock
     assert (work / names.STATUS).exists()
 
 
+class Noted(LocalFolder):
+    """A run's folder, which notes what the site asks for."""
+
+    def __init__(self, run: Played) -> None:
+        super().__init__(run.drop)
+        self.asked: list[str] = []
+        run.site.inbox._folder = self
+
+    def list(self, path: str) -> list[Entry]:
+        self.asked.append(path)
+        return super().list(path)
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        self.asked.append(path)
+        return super().read(path, max_bytes=max_bytes)
+
+
+def test_a_further_offer_is_looked_for_now_and_then_or_when_a_message_before_another_is_missing(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    folder, look = Noted(run), Look((MessageRef("final", RUN),), (MessageRef("offer", RUN),), offers=True)
+    arrivals = Arrivals(folder, run.site, lambda _: None)
+    for number in range(2 * OFFERS_EVERY):
+        folder.asked.clear()
+        assert arrivals.look(look) is None
+        assert (names.RUNS in folder.asked) == (number % OFFERS_EVERY == 0)
+    assert arrivals.look(look) is None
+    offer = MessageRef("offer", "later")
+    run.aggregator.outbox.sign(offer, run.to_offer(run="later"), in_reply_to=run.card_digest)
+    round_1 = run.sign_and_publish("round", 1, run.to_site(1))
+    assert arrivals.look(look) is None  # the round is there, and it follows something else
+    assert arrivals.look(look) == offer
+    assert arrivals.look(look) == round_1
+
+
 def test_while_a_rounds_folder_is_filled_most_looks_go_there_alone_and_no_other_message_is_overlooked(
     tmp_path: Path,
 ) -> None:
     run = Played(tmp_path)
-    asked: list[str] = []
-
-    class Noted(LocalFolder):
-        def list(self, path: str) -> list[Entry]:
-            asked.append(path)
-            return super().list(path)
-
-        def read(self, path: str, *, max_bytes: int) -> bytes:
-            asked.append(path)
-            return super().read(path, max_bytes=max_bytes)
-
     run.offer_and_consent()
-    folder, filled, final = Noted(run.drop), MessageRef("round", RUN, 1), MessageRef("final", RUN)
+    folder, filled, final = Noted(run), MessageRef("round", RUN, 1), MessageRef("final", RUN)
     (run.drop / filled.path).mkdir(parents=True)
-    run.site.inbox._folder = folder
     arrivals = Arrivals(folder, run.site, lambda _: None)
     look = Look((final,), later_than=(MessageRef("offer", RUN),))
     whole = [f"runs/{RUN}/rounds", filled.manifest, final.manifest]
     for expected in (whole, *[[filled.manifest]] * 3, whole, [filled.manifest]):
-        asked.clear()
+        folder.asked.clear()
         assert arrivals.look(look) is None
-        assert asked == expected
+        assert folder.asked == expected
     run.sign_and_publish("round", 1, run.to_site(1))
     assert arrivals.look(look) == filled
