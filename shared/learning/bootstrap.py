@@ -56,7 +56,7 @@ class Bootstrap:
         return self._error(difference)
 
     def _value(self, scoring: Scoring, looks: Sequence[Any], images: Sequence[int]) -> float | None:
-        return scoring.scores([looks[image] for image in images])[self.score].value
+        return scoring.score([looks[image] for image in images], self.score)
 
     def _error(self, value_of: Callable[[Sequence[int]], float | None]) -> float | None:
         """Return the deviation of a value over the draws, each of the images by their numbers."""

@@ -115,7 +115,7 @@ class _MeasuredTask:
         return _MeasuredScoring(self._task, objective, self._measures)
 
 
-class _MeasuredScoring:
+class _MeasuredScoring(Scoring[Any]):
     """The task's scoring, and each measure."""
 
     def __init__(self, task: Task, objective: Objective, measures: Mapping[str, Measure]) -> None:
@@ -145,6 +145,12 @@ class _MeasuredScoring:
         own = self._own.scores([look for look, _ in looks])
         seen = [each for _, each in looks]
         return own | (self._over_images(seen) if self._is_of_pixels else self._of_all(_together(seen)))
+
+    def score(self, looks: Sequence[Any], name: str) -> float | None:
+        """Return one of them; the task knows best how to come to its own."""
+        if name in self._measures:
+            return super().score(looks, name)
+        return self._own.score([look for look, _ in looks], name)
 
     def _over_images(self, seen: Sequence[Mapping[str, list[float | None]]]) -> dict[str, Score]:
         """Return the mean over images. Where an image has no value, it is over part of the set, and so over one."""

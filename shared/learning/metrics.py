@@ -215,9 +215,6 @@ def grading_scores(
     hits, actual, guessed = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)  # (K,) each
     present, with_rest = actual > 0, actual < images
 
-    def auroc(columns: Floats) -> float | None:
-        return _mean(ranking(columns[:, k], truth == k).auroc() for k in range(classes))
-
     def mean_share(parts: Counts, wholes: Counts, of: NDArray[np.bool_] = present) -> float | None:
         return _mean(parts[of] / wholes[of])
 
@@ -226,8 +223,8 @@ def grading_scores(
         "accuracy": float(right.mean()),
         "balanced_accuracy": recall,
         "f1": f1,
-        "auroc": auroc(probabilities),
-        "auroc_logits": None if logit_probabilities is None else auroc(logit_probabilities),
+        "auroc": _mean_auroc(truth, probabilities),
+        "auroc_logits": None if logit_probabilities is None else _mean_auroc(truth, logit_probabilities),
         "auprc": _mean(ranking(probabilities[:, k], truth == k).average_precision() for k in range(classes)),
         "sensitivity": recall,
         "specificity": mean_share(images - actual - guessed + hits, images - actual, with_rest),
@@ -240,6 +237,20 @@ def grading_scores(
     for k in range(classes):
         scores[f"{OF_CLASS}{k}"] = _mean_of(right, truth == k)
     return scores | _uncertainty_scores(right, uncertainty)
+
+
+def grading_auroc(truth: NDArray[np.integer], probabilities: Floats) -> float | None:
+    """Return the ``auroc`` of ``grading_scores`` alone; arguments as there.
+
+    Raises:
+        ValueError: a probability is none.
+    """
+    return _mean_auroc(truth, _checked_shares(probabilities, probabilities.shape))
+
+
+def _mean_auroc(truth: NDArray[np.integer], columns: Floats) -> float | None:
+    """Return the mean over the classes, each by its column of (N, K), for which it is defined."""
+    return _mean(ranking(columns[:, k], truth == k).auroc() for k in range(columns.shape[1]))
 
 
 def confusion_matrix(truth: NDArray[np.integer], predicted: NDArray[np.integer], classes: int) -> Counts:

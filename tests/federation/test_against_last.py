@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from shared.learning.bootstrap import Bootstrap
 from shared.learning.metrics import Score
 from shared.learning.requirements import requirements
 from shared.learning.run_checks import check_together
+from shared.learning.tasks.contract import Scoring
 from site_client.offer import describe
 from site_client.store import first_path
 from studies import daemons
@@ -167,13 +169,13 @@ def test_what_cannot_be_compared_is_refused(run: RunConfiguration, told: str) ->
         check_together(run.model_copy(update={"paired": True}))
 
 
-class Shares:
+class Shares(Scoring[int]):
     """Scores by the share of looks that are 1."""
 
-    def look(self, logits: object, targets: object) -> None:
+    def look(self, logits: object, targets: object) -> int:
         raise NotImplementedError
 
-    def scores(self, looks: list[int]) -> dict[str, Score]:
+    def scores(self, looks: Sequence[int]) -> dict[str, Score]:
         return {"accuracy": Score(float(np.mean(looks)), len(looks))}
 
 

@@ -27,7 +27,7 @@ from shared.learning.data.sets import Members
 from shared.learning.data.units import Unit
 from shared.learning.metrics import Score
 from shared.learning.objectives import Objective
-from shared.learning.tasks.contract import Collection, Dataset
+from shared.learning.tasks.contract import Collection, Dataset, Scoring
 from shared.learning.tasks.terms import Options, Terms
 
 TASK = "quadratic"
@@ -69,7 +69,7 @@ class QuadraticNetwork(nn.Module):
         return inputs
 
 
-class LikelihoodScoring:
+class LikelihoodScoring(Scoring[list[float]]):
     """The mean likelihood."""
 
     def __init__(self, objective: Objective) -> None:

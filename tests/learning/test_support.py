@@ -9,6 +9,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+import torch
 
 from aggregator.report.before_after import before_and_after
 from aggregator.report.tables import as_in_papers
@@ -18,9 +19,12 @@ from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.tables import MetricsRow, is_support, read_metrics, write_metrics
 from shared.learning.bootstrap import Bootstrap
+from shared.learning.measures import task_of
 from shared.learning.metrics import Score
 from shared.learning.new_runs import as_of_now
-from shared.learning.tasks.contract import Dataset, Evaluation
+from shared.learning.objectives import CrossEntropy, Ensemble
+from shared.learning.tasks.classification import ClassScoring
+from shared.learning.tasks.contract import Dataset, Evaluation, Scoring
 from site_client.configuration import Policy
 from site_client.disclosure import ScoreTable
 from studies.simulation import Outcome, run_rounds
@@ -28,7 +32,7 @@ from tests.federation.running import make_data, run_configuration, staging_run
 from tests.views import row, view_of_rounds
 
 
-class Means:
+class Means(Scoring[float]):
     """Scores by the mean of what was seen."""
 
     def look(self, logits: object, targets: object) -> float:
@@ -55,6 +59,34 @@ def test_a_patient_is_drawn_with_all_images() -> None:
     each = [str(number) for number in range(50)]
     assert error_of_means(values * 4, each * 4) == error_of_means(values, each), "copies make nothing surer"
     assert error_of_means(values, ["one"] * 50) is None
+
+
+LOGITS = np.random.default_rng(3).integers(-2, 3, (12, 2, 3)).astype(np.float32)  # few values: many are equal
+
+
+@pytest.mark.parametrize("members", [1, 2], ids=["one network", "an ensemble"])
+@pytest.mark.parametrize("grades", [[0, 1, 2] * 4, [0] * 12], ids=["all grades", "one grade"])
+def test_a_score_of_grades_asked_for_alone_is_the_same(members: int, grades: list[int]) -> None:
+    logits = torch.tensor(LOGITS[:, 0] if members == 1 else LOGITS)
+    scoring = ClassScoring(CrossEntropy() if members == 1 else Ensemble(CrossEntropy()))
+    looks = [scoring.look(logits[part], torch.tensor(grades)[part]) for part in (slice(5), slice(5, 12))]
+    of_all = scoring.scores(looks)
+    assert (of_all["auroc"].value is None) == (len({*grades}) == 1)
+    assert {name: scoring.score(looks, name) for name in of_all} == {name: of_all[name].value for name in of_all}
+
+
+def test_a_score_of_masks_asked_for_alone_is_the_same_with_the_measures_of_a_run() -> None:
+    run = run_configuration(scores={"hausdorff_95": {}})
+    scoring = task_of(run).scoring(CrossEntropy())
+    logits = torch.tensor(LOGITS[:, 0, :, None, None] * np.ones((1, 1, 4, 4), np.float32))[:, :2]
+    masks = torch.zeros(12, 4, 4, dtype=torch.int64)
+    masks[3:, :2] = 1  # three images have no vessel
+    looks = [scoring.look(logits[part], masks[part]) for part in (slice(5), slice(5, 12))]
+    of_all = scoring.scores(looks)
+    assert {"dice_mean", "dice_std", "hausdorff_95"} <= of_all.keys() and of_all["sensitivity_mean"].images == 1
+    assert {name: scoring.score(looks, name) for name in of_all} == {name: of_all[name].value for name in of_all}
+    nothing = [scoring.look(logits[:3], masks[:3])]
+    assert scoring.score(nothing, "sensitivity_mean") is None
 
 
 # --- what leaves -------------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from torch import Tensor
 from shared.learning.batches import even_parts
 from shared.learning.data.augmentation import Augmentation, augment_photograph
 from shared.learning.data.graded_images import GradedImage
-from shared.learning.metrics import Score, grading_scores
+from shared.learning.metrics import Score, grading_auroc, grading_scores
 from shared.learning.models import IMAGENET, Levels
 from shared.learning.objectives import Objective
 from shared.learning.seeds import seed_for
-from shared.learning.tasks.contract import REFER, Dataset, SampleT
+from shared.learning.tasks.contract import REFER, Dataset, SampleT, Scoring
 from shared.learning.tasks.terms import Options
 
 _EVALUATION_BATCH = 32
@@ -73,7 +73,7 @@ def collate_levels(
     return images.movedim(3, 1), torch.tensor([sample.grade for sample in samples])  # (B, S, S, 3) -> (B, 3, S, S)
 
 
-class ClassScoring:
+class ClassScoring(Scoring[tuple[Tensor, Tensor]]):
     """Scores all images of a split together."""
 
     def __init__(self, objective: Objective) -> None:
@@ -83,13 +83,25 @@ class ClassScoring:
         return logits.double().cpu(), targets.cpu()
 
     def scores(self, looks: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Score]:
-        logits = torch.cat([logits for logits, _ in looks])  # (N, K), or (N, M, K): members have no logits in common
+        logits, grades = _together(looks)
         return grading_scores(
-            torch.cat([grades for _, grades in looks]).numpy(),
+            grades.numpy(),
             self._objective.probabilities(logits).numpy(),
             self._objective.uncertainty(logits).numpy(),
             logits.softmax(dim=1).numpy() if logits.ndim == 2 else None,
         )
+
+    def score(self, looks: Sequence[tuple[Tensor, Tensor]], name: str) -> float | None:
+        if name != "auroc":
+            return super().score(looks, name)
+        logits, grades = _together(looks)
+        return grading_auroc(grades.numpy(), self._objective.probabilities(logits).numpy())
+
+
+def _together(looks: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return (N, K) logits, or (N, M, K), for members have none in common; and (N,) grades."""
+    logits, grades = zip(*looks, strict=True)
+    return torch.cat(logits), torch.cat(grades)
 
 
 def balancing(samples: Sequence[GradedImage]) -> dict[str, int]:

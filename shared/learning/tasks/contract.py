@@ -165,6 +165,13 @@ class Scoring(Protocol[LookT]):
     def scores(self, looks: Sequence[LookT]) -> dict[str, Score]:
         """Return the scores over all batches, one or more; the names are the same whatever they hold."""
 
+    def score(self, looks: Sequence[LookT], name: str) -> float | None:
+        """Return the value of one of the scores, sooner where that can be: the bootstrap asks for it a hundred times.
+
+        Who gives a name that is there another meaning in ``scores`` does so here too.
+        """
+        return self.scores(looks)[name].value
+
 
 class Network(Protocol):
     """What a task's model is beside a ``torch.nn.Module``."""

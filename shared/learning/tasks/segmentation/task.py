@@ -36,7 +36,7 @@ from shared.learning.metrics import ACCURACY, MACRO_DICE, PixelScores, Score, me
 from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.seeds import seed_for
-from shared.learning.tasks.contract import REFER, Collection, Dataset, divided
+from shared.learning.tasks.contract import REFER, Collection, Dataset, Scoring, divided
 from shared.learning.tasks.segmentation import terms
 from shared.learning.tasks.segmentation.terms import SegmentationOptions
 from shared.learning.tasks.terms import PixelOptions
@@ -146,7 +146,7 @@ class Segmentation(terms.Segmentation, OfPixels[SegmentationOptions]):
     advice = "have a person decide"
 
 
-class PixelScoring:
+class PixelScoring(Scoring[list[PixelScores]]):
     """Scores each image by its pixels; over images, the mean and the population standard deviation."""
 
     def __init__(self, objective: Objective) -> None:
@@ -177,3 +177,10 @@ class PixelScoring:
             over_images[f"{name}_mean"] = Score(mean, images)
             over_images[f"{name}_std"] = Score(std, images)
         return over_images
+
+    def score(self, looks: Sequence[list[PixelScores]], name: str) -> float | None:
+        of_image = name.removesuffix("_mean")
+        if of_image == name:
+            return super().score(looks, name)
+        values = [value for look in looks for scores in look if (value := scores[of_image]) is not None]
+        return float(np.mean(values)) if values else None
