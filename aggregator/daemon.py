@@ -175,15 +175,17 @@ class Daemon:
         return self._store.final_model if self._store.card() and self._is_over() else None
 
     def _see_who_waits(self) -> None:
-        """Take in the runs that wait now; one whose sites cannot be reached holds up nobody."""
+        """Take in the runs that wait now; one that cannot be offered holds up nobody."""
         known = {self._run.run, *self._waiting_runs, *self._not_offered}
         for store in self._list_waiting():
             if store.run in known:
                 continue
             try:
-                run = store.configuration()
+                if store.is_over:
+                    continue
+                run, _ = store.configuration(), store.sharing()  # both are signed as they lie here
                 others = {site.name: site for site in self._open_sites(set(run.sites) - self._all_sites.keys())}
-            except DropfedError as error:
+            except (DropfedError, OSError) as error:
                 self._not_offered.add(store.run)
                 why = "; ".join(str(error).splitlines())
                 logger.warning("%s cannot be offered yet, and is tried again when its turn comes: %s", store.run, why)

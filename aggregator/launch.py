@@ -8,18 +8,20 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 
-from aggregator.configuration import open_folder, read_configuration
+from filelock import FileLock
+
+from aggregator.configuration import FILE, allowed_plugins, open_folder, read_configuration
 from aggregator.daemon import Daemon
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import begin_work
 from aggregator.overview import is_owed
-from aggregator.preparation import Begun, ended_already, prepare, read_run
+from aggregator.preparation import Begun, as_begun, ended_already, prepare, read_run
 from aggregator.run_view import open_run_files, view_of
 from aggregator.setup import KEY_FILE, encryption_key
 from aggregator.site import read_invite
-from aggregator.store import RunStore, queued_runs
+from aggregator.store import RunStore, queued_runs, take_turn
 from aggregator.tracking import tracker
-from shared.errors import DropfedError
+from shared.errors import ConfigurationError, DropfedError
 from shared.escaping import quoted
 from shared.exchange.signing import SigningKey
 from shared.folder.copies import Copies
@@ -46,6 +48,7 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event, waiting: S
     store = RunStore(work, run.run)
     store.begin(run, begun.division)
     model_work = begin_work(prepared, store, stop)
+    take_turn(work, run.run)
     come_later = [each for path in waiting if (each := _begun_early(work, path, stop)) is not None]
     news = threading.Event()
     open_sites = partial(_open_sites, work, stop=stop, news=news)
@@ -78,15 +81,20 @@ def ended_before(work: Path, run_yaml: Path) -> Outcome | None:
     """Return what a run came to that has ended, and whose every site has been told; None of any other.
 
     Raises:
-        ConfigurationError: it was begun as another one, or as ``prepare``.
+        ConfigurationError: it was begun with another configuration.
     """
-    store = RunStore(work, read_run(run_yaml).run)
+    written = read_run(run_yaml)
+    store = RunStore(work, written.run)
     if not store.is_over:
         return None
     reading = open_run_files(work, store)
     if any(is_owed(work / "sites" / site, ledger, store) for site, ledger in reading.ledgers.items()):
         return None
-    prepare(work, run_yaml, waits=True)
+    if not store.was_begun_as(written):
+        if allowed_plugins(read_configuration(work), written):  # they alone can write it out
+            prepare(work, run_yaml, waits=True)
+        else:
+            store.require_same(as_begun(store, written), store.sharing())
     return view_of(reading, with_open_round=False).outcome
 
 
@@ -96,11 +104,12 @@ def begin_early(work: Path, run_yaml: Path, stop: threading.Event) -> Begun:
     Raises:
         ConfigurationError, PluginError: as ``prepare``.
     """
-    prepared = prepare(work, run_yaml, waits=True)
-    begun = prepared.begun
-    store = RunStore(work, begun.run.run)
-    store.begin(begun.run, begun.division)
-    begin_work(prepared, store, stop)
+    with FileLock(work / "begin.lock"):  # `queue` may be called twice, and beside a daemon that does the same
+        prepared = prepare(work, run_yaml, waits=True)
+        begun = prepared.begun
+        store = RunStore(work, begun.run.run)
+        store.begin(begun.run, begun.division)
+        begin_work(prepared, store, stop)
     return begun
 
 
@@ -126,6 +135,8 @@ def _open_sites(
         ConfigurationError, ActionRequiredError: something is missing here to reach one of them.
     """
     configuration = read_configuration(work)
+    if missing := sorted(set(sites) - configuration.sites.keys()):
+        raise ConfigurationError([f"sites: {', '.join(missing)}: not in {work / FILE}; add what is missing there"])
     key, own_encryption_key, copies = SigningKey.at(work / KEY_FILE), encryption_key(work), Copies()
     return [
         FolderSync(

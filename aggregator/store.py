@@ -18,7 +18,7 @@
     runs/RUN/made/                            what a plug-in's process makes, until it has been checked
     runs/RUN/trouble.txt                      what a plug-in does wrong; gone once it works
     runs/RUN/waited.json                      seconds waited in the present stage
-    runs/RUN/queued                           `launch` plays the run when those before it have ended
+    runs/RUN/queued                           `launch` plays the run when those before it have ended; gone once it has
     runs/RUN/pause                            the PI paused the run; gone once it goes on
     runs/RUN/stop                             the PI asked to stop
     runs/RUN/final/card.json                  which aggregate was chosen; its presence ends the run
@@ -58,6 +58,8 @@ from shared.learning.run_files import RunFiles, Scored
 from shared.trouble import held_against
 
 MOST_NAMED = 3  # settings that differ
+_TURN = "turn.txt"
+"""Name of the file in a work directory that names the run which was launched last."""
 
 
 class Asking(Record):
@@ -300,6 +302,10 @@ class RunStore(RunFiles):
         """Have a run that is begun wait for its turn."""
         write_file(self.home / "queued", b"")
 
+    def unqueue(self) -> None:
+        """Have `launch` play the run no more unless it is named."""
+        (self.home / "queued").unlink(missing_ok=True)
+
     @property
     def is_queued(self) -> bool:
         """Whether `launch` plays the run when those before it have ended."""
@@ -421,17 +427,29 @@ def open_runs(work: Path) -> list[RunStore]:
 
 
 def queued_runs(work: Path) -> list[RunStore]:
-    """Return the open runs that `launch` plays without being told their names, in their order."""
-    return [store for store in open_runs(work) if store.is_queued]
+    """Return the runs that `launch` plays without being told their names, in their order; one may have ended, and its
+    sites are not all told yet.
+    """
+    return [store for store in runs_in(work) if store.is_queued]
+
+
+def take_turn(work: Path, run: str) -> None:
+    """Note whose turn it is."""
+    write_file(work / _TURN, run.encode())
 
 
 def run_in_turn(work: Path) -> RunStore | None:
     """Return the run whose turn it is, or was last; None if none was begun.
 
-    Of runs that are open one alone has rounds; before that they have their turn in the order in which they were begun.
+    Of runs that are open one alone has rounds. Before that it is the one that was launched last, or else that was begun
+    first.
     """
     begun, still_open = runs_in(work), open_runs(work)
-    return next((store for store in still_open if store.round_no), next(iter([*still_open, *begun[-1:]]), None))
+    path = work / _TURN
+    launched = path.read_text("utf-8") if path.exists() else None
+    by_turn = [store for store in still_open if store.round_no]
+    by_turn += [store for store in still_open if store.run == launched]
+    return next(iter([*by_turn, *still_open, *begun[-1:]]), None)
 
 
 def if_another_launch(work: Path) -> str:

@@ -52,8 +52,7 @@ class Arrivals:
         """Fetch the first message that is there of those that can be next; return which one it is, if any.
 
         While the aggregator fills a round's folder, which may take minutes, most looks go into that folder alone.
-        Offers of further runs are looked for now and then, and after whatever was noticed: they may come in numbers,
-        and a message that cannot be taken may follow one.
+        Offers of further runs are looked for now and then, and after whatever was noticed: they may come in numbers.
 
         Raises:
             RejectedError, DoubtfulError: as ``fetch_first``.
@@ -65,8 +64,11 @@ class Arrivals:
             self._being_filled = [ref for last in look.later_than for ref in self._later_rounds(last)]
             refs = [*self._being_filled, *look.refs]
             if look.offers and (not refs or self._looks % OFFERS_EVERY == 1):
-                refs += self.offers()
-        return self.fetch_first(refs)
+                return self.fetch_first([*refs, *self.offers()])
+        fetched = self.fetch_first(refs)
+        if fetched is None and look.offers and self._looks == 0:  # what was noticed may follow an offer
+            fetched = self.fetch_first(self.offers())
+        return fetched
 
     def _later_rounds(self, after: MessageRef) -> list[MessageRef]:
         """Return where the rounds lie that follow a round, or an offer, in order."""

@@ -17,7 +17,7 @@ from aggregator import overview as of_aggregator
 from aggregator.cli import main as aggregator_command
 from aggregator.dashboard.state import page_state
 from aggregator.results import best_so_far
-from aggregator.store import RunStore
+from aggregator.store import RunStore, queued_runs, take_turn
 from shared import commands
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError, TransientError
 from shared.exchange import names
@@ -173,8 +173,20 @@ def test_a_run_that_waits_is_named_beside_the_one_whose_turn_it_is(run: Played, 
     said = aggregator_says(run)
     assert said.startswith(f"run {RUN}: open, round 0 of ")
     assert "waits for its turn: later, 1 of 2 sites agreed, 0 declined" in said
+    take_turn(work, "later")  # launched first, though begun last
+    assert aggregator_says(run).startswith("run later: open, round 0 of ")
+    take_turn(work, RUN)
     later.ask(1, ("north",), ("north",))  # launched alone: its rounds have begun
     assert aggregator_says(run).startswith("run later: open, round 1 of ")
+
+
+def test_a_run_is_queued_until_launch_has_played_it_to_the_end(run: Played, store: RunStore) -> None:
+    work = run.drop.parent / "aggregator"
+    store.queue()
+    store.abort("nobody agreed")  # its sites may not know yet
+    assert [each.run for each in queued_runs(work)] == [RUN]
+    store.unqueue()
+    assert queued_runs(work) == []
 
 
 def test_what_changes_while_it_is_read_is_read_again(run: Played, store: RunStore) -> None:

@@ -24,14 +24,15 @@ from aggregator.commands import WORK
 from aggregator.configuration import MADE_BY
 from aggregator.launch import ended_before, prepare_daemon
 from aggregator.preparation import ended_already, prepare, read_run
-from aggregator.store import if_another_launch, queued_runs
+from aggregator.store import RunStore, if_another_launch, queued_runs
 from shared.commands import FILE_HERE, say
 from shared.errors import ConfigurationError, DropfedError, PluginError
 from shared.escaping import quoted
 from shared.exchange import names
+from shared.folder.durable import disk_trouble
 from shared.folder.lock import require_private, work_lock
 from shared.learning.outcome import Outcome
-from shared.stopping import set_by_signals
+from shared.stopping import stopped_by_signals
 
 ABORTED, CANNOT_BEGIN, NOT_IMPROVED = 1, 2, 3
 
@@ -78,16 +79,25 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
                 say(f"{ended_already(run)}: {outcome.text}")
             else:
                 outcome = _run(work, path, later)
-        except DropfedError as error:
-            say(str(error), err=True)
-            is_mistake = isinstance(error, ConfigurationError | PluginError)
-            failed[run] = End(str(error).splitlines()[0], CANNOT_BEGIN if is_mistake else ABORTED)
+                failed.clear()
+        except (DropfedError, OSError) as error:
+            failed[run] = _failed(RunStore(work, run), error)
             continue
         if outcome is None:
             return None
         ended[run] = End(outcome.text, 0 if accept_any else _code(outcome))
-        failed.clear()
+        RunStore(work, run).unqueue()
     return ended | failed
+
+
+def _failed(store: RunStore, error: DropfedError | OSError) -> End:
+    """Say why a run cannot begin, or go on; one that was stopped before is not tried again."""
+    trouble = disk_trouble(error, store.home) if isinstance(error, OSError) else error
+    say(str(trouble), err=True)
+    if store.stop_requested:
+        store.unqueue()
+    is_mistake = isinstance(trouble, ConfigurationError | PluginError)
+    return End(str(trouble).splitlines()[0], CANNOT_BEGIN if is_mistake else ABORTED)
 
 
 def _line(work: Path, named: Mapping[str, Path]) -> dict[str, Path]:
@@ -130,8 +140,8 @@ def _run(work: Path, run_yaml: Path, later: Sequence[Path]) -> Outcome | None:
     """Play a run to its end, and say what it came to; return None where it was interrupted."""
     stop = threading.Event()
     daemon = prepare_daemon(work, run_yaml, stop, later)
-    set_by_signals(stop)
-    daemon.run()
+    with stopped_by_signals(stop):
+        daemon.run()
     outcome, model = daemon.outcome, daemon.final_model
     if outcome is not None:
         say(f"{outcome.text}; the chosen model is {model}" if model else outcome.text, err=model is None)

@@ -31,8 +31,8 @@ from shared.folder.lock import is_at_work, require_private
 def command(run_yaml: Path | None, work: Path) -> None:
     require_aggregator(work)
     if run_yaml is None:
-        waiting = [waiting_text(work, store) for store in queued_runs(work)]
-        say("\n".join(waiting) or f"{work}: no run is queued")
+        waiting = [store for store in queued_runs(work) if not (store.is_over or store.round_no)]
+        say("\n".join(waiting_text(work, store) for store in waiting) or f"{work}: no run waits")
         return
     require_private(work)
     os.umask(0o077)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from aggregator.cli import main
@@ -167,7 +168,7 @@ def test_a_run_that_is_queued_while_another_goes_on_is_offered_at_once_and_playe
     before.says("stop", "before", "--yes")
     code, line = before.ends()
     assert code == NOT_IMPROVED and line.strip().startswith("queued: improved: ")
-    assert agreed() == f"{work}: no run is queued\n"
+    assert agreed() == f"{work}: no run waits\n"
     ended = CliRunner().invoke(main, ["queue", str(work / "runs/queued/run.yaml"), "--work", str(work)])
     assert (ended.exit_code, ended.output) == (2, "queued has ended already; to run it again, give it a new name\n")
 
@@ -191,6 +192,28 @@ def test_queued_runs_are_played_by_a_launch_that_names_none(federation: Federati
     assert said[0] == "2 runs:" and said[1].strip().startswith("taken-back: ")
     assert said[2].strip().startswith("alone: improved: ")
     assert code == 0
+
+
+def test_a_queued_run_whose_site_is_gone_holds_up_nobody_and_can_be_taken_back(federation: Federation) -> None:
+    work = federation.aggregator
+    file, configuration = federation.root / "astray.yaml", work / "aggregator.yaml"
+    write_file(file, dump_yaml(run_configuration(**LEARNS | {"run": "astray", "sites": ["south"], "quorum": 1})))
+    assert CliRunner().invoke(main, ["queue", str(file), "--work", str(work)]).exit_code == 0
+    sites = yaml.safe_load(before := configuration.read_bytes())["sites"]
+    federation.change(configuration, sites={"north": sites["north"]})
+    passes = Ran(federation, "passes", **LEARNS | {"sites": ["north"], "quorum": 1})
+    code, _ = passes.ends()
+    said = federation.output(work)
+    gone = f"sites: south: not in {configuration}; add what is missing there"
+    assert f"astray cannot be offered yet, and is tried again when its turn comes: {gone}" in said
+    assert code == CANNOT_BEGIN and "  passes: improved: " in said and f"astray: {work}" in said
+    passes.says("stop", "astray", "--yes")
+    assert CliRunner().invoke(main, ["launch", "--work", str(work)]).exit_code == CANNOT_BEGIN
+    assert passes.says("queue") == [f"{work}: no run waits"]
+    write_file(configuration, before)  # and it can be ended as any other
+    ended = federation.start("aggregator.cli", "launch", str(work / "runs/astray/run.yaml"), work=work)
+    assert ended.wait(WAIT_S) == NOT_IMPROVED
+    assert federation.output(work).strip().splitlines()[-1].startswith("stopped ")
 
 
 def test_a_run_whose_model_is_no_better_ends_with_3(federation: Federation) -> None:

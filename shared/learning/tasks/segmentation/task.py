@@ -180,7 +180,7 @@ class PixelScoring(Scoring[list[PixelScores]]):
 
     def score(self, looks: Sequence[list[PixelScores]], name: str) -> float | None:
         of_image = name.removesuffix("_mean")
-        if of_image == name:
+        if of_image == name or of_image not in looks[0][0]:
             return super().score(looks, name)
         values = [value for look in looks for scores in look if (value := scores[of_image]) is not None]
         return float(np.mean(values)) if values else None
