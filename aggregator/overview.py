@@ -409,7 +409,7 @@ def _at_the_end(reading: Reading, view: RunView, ledger: Mirror, site: str) -> s
     if ledger.message(MessageRef("offer", view.run)) is None:
         return "not asked"
     if ledger.message(MessageRef("abort", view.run)) is not None or not (view.card and said.agrees):
-        return "is being found that the run is over" if owes else "found that the run is over"
+        return "is being told that the run is over" if owes else "told that the run is over"
     too_late = f"; withdrew when the run was over: {said.withdrew}" if said.withdrew else ""
     return f"is being sent the final model{too_late}" if owes else f"finished{too_late}"
 

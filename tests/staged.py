@@ -128,6 +128,8 @@ class Staged:
         if folder_sync.channel is not None:
             folder_sync.attend(awaited(folder_sync.channel.ledger, RUN, self.store.round_no))
         work_later(folder_sync)
+        if folder_sync.channel is not None:
+            folder_sync.channel.ledger.flush()  # others read it from the disk
 
     @property
     def is_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""Pause RUN: no site is asked for anything new and no deadline comes nearer; open answers are still taken."""
+"""Pause RUN: no round is opened and no deadline comes nearer; offers still go out, open answers are still taken."""
 
 from __future__ import annotations
 

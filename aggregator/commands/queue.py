@@ -1,7 +1,7 @@
 """Have the run that RUN_YAML describes wait for its turn, while another goes on or before any does.
 
-Its sites are asked at once, if an aggregator is at work; `launch` plays it when the runs before it have ended. Without
-RUN_YAML: list the runs that wait. To take one back, `stop` it.
+If an aggregator is at work, sites are asked as soon as no round is open in their folders; `launch` plays the run when
+those before it have ended. Without RUN_YAML: list the queued runs. To take one back, `stop` it.
 """
 
 from __future__ import annotations
