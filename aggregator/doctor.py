@@ -15,7 +15,6 @@ from aggregator.configuration import (
     bounds_of,
     open_folder,
 )
-from aggregator.setup import KEY_FILE
 from aggregator.site import open_ledger, read_invite
 from shared.check import (
     Finding,
@@ -29,7 +28,7 @@ from shared.check import (
 from shared.errors import NotFoundError, RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD
 from shared.exchange.records.messages import Invite
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import KEY_FILE, SigningKey
 from shared.exchange.trust import open_site_card
 from shared.folder.contract import Folder
 from shared.folder.listed import note_tag

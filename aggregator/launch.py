@@ -17,13 +17,13 @@ from aggregator.model_work import begin_work
 from aggregator.overview import is_owed
 from aggregator.preparation import Begun, as_begun, ended_already, prepare, read_run
 from aggregator.run_view import open_run_files, view_of
-from aggregator.setup import KEY_FILE, encryption_key
+from aggregator.setup import encryption_key
 from aggregator.site import read_invite
 from aggregator.store import RunStore, queued_runs, take_turn
 from aggregator.tracking import tracker
 from shared.errors import ConfigurationError, DropfedError
 from shared.escaping import quoted
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import KEY_FILE, SigningKey
 from shared.folder.copies import Copies
 from shared.folder.meter import TRANSFER, Meter
 from shared.learning.outcome import Outcome

@@ -29,7 +29,6 @@ from aggregator.configuration import (
 from aggregator.facts import is_owed_end
 from aggregator.largest_site import about_largest_site
 from aggregator.same_images import begun_with, divides_alike
-from aggregator.setup import KEY_FILE
 from aggregator.site import open_ledger, read_invite
 from aggregator.store import RunStore, runs_in
 from aggregator.warm_start import load_start
@@ -43,7 +42,7 @@ from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, Plugin, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import Digest, Record
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import KEY_FILE, SigningKey
 from shared.folder.lock import require_work
 from shared.learning.answers import limit_below
 from shared.learning.apart import Progress, Question, answered, names_of

@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.configuration import read_configuration
-from aggregator.setup import KEY_FILE, invite_path
+from aggregator.setup import invite_path
 from aggregator.site import open_ledger, read_invite
 from shared.errors import ConfigurationError
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, handover_path
 from shared.exchange.records.messages import Handover
 from shared.exchange.records.values import now_text
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import KEY_FILE, NEW_KEY_FILE, SigningKey
 from shared.folder.durable import sync_folder, write_file
-
-NEW_KEY_FILE = "signing.key.new"
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,11 @@ from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import AGGREGATOR, FEDERATION, is_name
 from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_yaml
 from shared.exchange.records.messages import Invite
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import KEY_FILE, SigningKey
 from shared.exchange.trust import open_federation
 from shared.folder.address import checked_address, folder_here
 from shared.folder.durable import write_file
 from shared.folder.lock import make_work
-
-KEY_FILE = "signing.key"
 
 _HEAD = b"""\
 # What this machine knows and never sends. Paths are relative to this folder.

@@ -9,7 +9,7 @@ from typing import Any
 
 from aggregator.configuration import AggregatorConfiguration, SiteAccess, open_folder
 from aggregator.enrolment import enrol
-from aggregator.setup import KEY_FILE, encryption_key
+from aggregator.setup import encryption_key
 from aggregator.site import open_ledger, read_invite
 from shared.errors import (
     ActionRequiredError,
@@ -20,11 +20,11 @@ from shared.errors import (
 )
 from shared.exchange.handovers import shown
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import MAX_RECORD_BYTES, SURVEYS, sheet_path, survey_path
+from shared.exchange.names import MAX_RECORD_BYTES, sheet_path, survey_path
 from shared.exchange.reading import check_record
 from shared.exchange.records.surveys import Answer, Sheet, Survey
 from shared.exchange.records.values import now_text
-from shared.exchange.signing import SigningKey, digest_of
+from shared.exchange.signing import KEY_FILE, SigningKey, digest_of
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder
@@ -88,7 +88,7 @@ def collect(work: Path, configuration: AggregatorConfiguration) -> list[Asked]:
 
 def kept_sheet(ledger: Mirror, task: str) -> Sheet | None:
     """Return a site's last sheet of its images of a task, of those that are kept here; None if none is."""
-    for number in range(_newest(ledger), 0, -1):
+    for number in range(ledger.newest_survey, 0, -1):
         content = (ledger.root / survey_path(number)).read_bytes()
         survey, kept = ledger.own.open_survey(content, number), ledger.root / sheet_path(number)
         if survey.task == task and kept.exists():
@@ -126,7 +126,7 @@ def _ask(work: Path, configuration: AggregatorConfiguration, name: str, task: st
     ledger = open_ledger(home, key=key.public)
     if ledger is None:
         raise ActionRequiredError(f"{home} does not show that {name} is enrolled; launch a run, or ask again")
-    survey = _survey(configuration.federation, name, _newest(ledger) + 1, task, classes)
+    survey = _survey(configuration.federation, name, ledger.newest_survey + 1, task, classes)
     write_file(ledger.root / survey_path(survey.number), key.sign(survey.model_dump(mode="json")))
     for number in range(1, survey.number + 1):  # the site takes none before the one that somebody may have removed
         _publish(folder, ledger, number)
@@ -135,7 +135,7 @@ def _ask(work: Path, configuration: AggregatorConfiguration, name: str, task: st
 
 def _collect(work: Path, configuration: AggregatorConfiguration, name: str) -> Asked:
     ledger = open_ledger(work / "sites" / name)
-    if ledger is None or not (number := _newest(ledger)):
+    if ledger is None or not (number := ledger.newest_survey):
         return Asked(name)
     content = (ledger.root / survey_path(number)).read_bytes()
     survey = ledger.own.open_survey(content, number)
@@ -180,7 +180,3 @@ def _publish(folder: Folder, ledger: Mirror, number: int) -> None:
 
 def _folder(work: Path, access: SiteAccess) -> ListedFolder:
     return ListedFolder(open_folder(work, access))
-
-
-def _newest(ledger: Mirror) -> int:
-    return max((int(path.stem) for path in (ledger.root / SURVEYS).glob("[0-9]*.json")), default=0)

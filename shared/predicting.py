@@ -52,13 +52,13 @@ def evaluate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _FOLDER(AS_JSON(_ALL(_PAGE_FILE(_PLUGINS(command)))))
 
 
-def ask_about(folder: Path, images: Path, output: Path, *, page: bool, dicom_seg: bool, plugins: PluginOptions) -> None:
-    """Write what the model in a folder says about images; end with exit code 1 if one of them cannot be read.
+def ask_about(model: Path, *, images: Path, output: Path, page: bool, dicom_seg: bool, plugins: PluginOptions) -> None:
+    """Write what a model says about images; end with exit code 1 if one of them cannot be read.
 
     Raises:
         DropfedError: the model cannot be opened, no image can be read, or ``output`` cannot be written.
     """
-    home, card = described(folder)
+    home, card = described(model)
     asked = Predict(folder=home, images=images, output=output, page=page, dicom_seg=dicom_seg)
     predicted = answered(asked, *_apart(card, plugins))
     if card.personal_round == 0:
@@ -73,21 +73,15 @@ def ask_about(folder: Path, images: Path, output: Path, *, page: bool, dicom_seg
 
 
 def show_scores(
-    folder: Path,
-    labelled: Path,
-    page: Path | None,
-    *,
-    as_json: bool,
-    shows_all: bool,
-    plugins: PluginOptions,
+    model: Path, *, folder: Path, page: Path | None, as_json: bool, shows_all: bool, plugins: PluginOptions
 ) -> None:
-    """Print how the model in a folder does on a labelled one.
+    """Print how a model does on a labelled folder.
 
     Raises:
         DropfedError: the model or the images cannot be opened.
     """
-    home, card = described(folder)
-    asked = Evaluate(folder=home, labelled=labelled, page=page)
+    home, card = described(model)
+    asked = Evaluate(folder=home, labelled=folder, page=page)
     found = answered(asked, *_apart(card, plugins))
     if left_out := ", ".join(found.untold):
         say(f"warning: {left_out}: not told; install the plug-in's wheel, and pass {WITH_PLUGINS} to run it", err=True)

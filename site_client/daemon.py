@@ -135,9 +135,8 @@ class Daemon:
                     elif turn is Turn.ACTED:
                         polling.restart()
             service.stopping()
-            if self._channel is not None:
-                with suppress(OSError):  # what cannot be written does not count, and is fetched anew
-                    self._channel.ledger.flush()
+            with suppress(OSError):  # what cannot be written does not count, and is fetched anew
+                self._channel.ledger.flush()
             self._heartbeat.beat("stopped", self._channel, now=True)
         logger.info("stopped; the next start goes on from here")
 

@@ -18,6 +18,7 @@ from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE
 from shared.exchange.records.messages import Federation
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
+from shared.exchange.signing import KEY_FILE
 from shared.exchange.trust import Peer, open_site_card
 from shared.folder.address import checked_url, folder_here
 from shared.folder.contract import Folder
@@ -34,7 +35,6 @@ from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer
 from site_client.programs import look_at_programs
 from site_client.rotation import read_ledger, shown_key, shown_key_by
-from site_client.setup import KEY_FILE
 
 
 def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ from shared.learning.model_files import save_tensors
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks.contract import Dataset
 from shared.learning.tasks.terms import EXTERNAL
-from shared.learning.uncertainty import youden_threshold
+from shared.learning.uncertainty import FALLBACK_THETA, youden_threshold
 from site_client import store
 from site_client.facts import ending_of
 from site_client.received import received_state
@@ -40,7 +40,6 @@ from site_client.train import OnProgress, Trainer, Trains
 logger = logging.getLogger(__name__)
 
 FINAL = "final"
-_UNSURE_FROM = 0.5  # θ, where none was measured
 
 
 def unkept_final(work: Path, ledger: Mirror, left_alone: Collection[str]) -> str | None:
@@ -173,7 +172,7 @@ def write_final(
         personal_round: the round after which the site's own parts were kept, if it has some; 0: never.
     """
     run = trainer.run
-    theta, status = (_UNSURE_FROM, "not measured") if run.task == EXTERNAL else _theta(trainer, dataset, model)
+    theta, status = (FALLBACK_THETA, "not measured") if run.task == EXTERNAL else _theta(trainer, dataset, model)
     save_tensors(model, all_tensors(trainer.sharing, trainer.stays(model)), home / names.FINAL_MODEL)
     card = KeptCard.of_run(
         run,

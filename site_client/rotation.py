@@ -17,14 +17,11 @@ from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
 from shared.exchange.records.messages import Handover, Head
 from shared.exchange.records.values import now_text
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import KEY_FILE, NEW_KEY_FILE, SigningKey
 from shared.exchange.trust import Peer, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import sync_folder, write_file
 from site_client.configuration import identity, read_configuration
-from site_client.setup import KEY_FILE
-
-NEW_KEY_FILE = "signing.key.new"
 
 
 def own_key(work: Path) -> SigningKey:

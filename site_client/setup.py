@@ -11,7 +11,7 @@ from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, dump_yaml, parse_json
 from shared.exchange.records.messages import Invite, SiteCard
 from shared.exchange.records.values import now_text
-from shared.exchange.signing import SigningKey, enrolment_code
+from shared.exchange.signing import KEY_FILE, SigningKey, enrolment_code
 from shared.exchange.trust import open_site_card
 from shared.folder.durable import write_file
 from shared.folder.lock import make_work
@@ -19,8 +19,6 @@ from shared.folder.login import Password
 from shared.folder.meter import Meter
 from shared.software import own_software
 from site_client.configuration import FILE, SiteConfiguration, connect, opened_federation, read_configuration
-
-KEY_FILE = "signing.key"
 
 _HEAD = b"""\
 # What belongs to this hospital and never leaves it. Paths are relative to this folder.

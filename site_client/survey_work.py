@@ -98,7 +98,7 @@ class SurveyWork:
 
     def _work_on(self, is_time: bool) -> bool:
         has_noticed = is_time and self._notice()
-        if not (number := surveys.newest(self._ledger)):
+        if not (number := self._ledger.newest_survey):
             return has_noticed
         if surveys.answer(self._ledger, number) is None and not self._answer(number):
             return has_noticed
@@ -116,7 +116,7 @@ class SurveyWork:
 
     def _notice(self) -> bool:
         """Take the next survey, if it is there and holds."""
-        path = survey_path(number := surveys.newest(self._ledger) + 1)
+        path = survey_path(number := self._ledger.newest_survey + 1)
         if self._folder.find(path) is None:
             return False
         content = self._folder.read(path, max_bytes=MAX_RECORD_BYTES)

@@ -43,11 +43,6 @@ def name_of(number: int) -> str:
     return f"{SURVEYS}/{number:04d}"
 
 
-def newest(ledger: Mirror) -> int:
-    """Return the number of the newest survey that was accepted; 0 before the first."""
-    return max((int(path.stem) for path in (ledger.root / SURVEYS).glob("[0-9]*.json")), default=0)
-
-
 def survey(ledger: Mirror, number: int) -> tuple[Survey, str]:
     """Return an accepted survey and its digest.
 
@@ -138,7 +133,7 @@ def is_first(work: Path, ledger: Mirror, number: int) -> bool:
 
 def asks_a_person(work: Path, policy: Policy, ledger: Mirror) -> str | None:
     """Return the name of the survey that a person here has to decide about, if there is one."""
-    number = newest(ledger)
+    number = ledger.newest_survey
     if not number or (ledger.root / sheet_path(number)).exists():
         return None
     judged = judge(policy, decision(work, number), is_first=is_first(work, ledger, number))
@@ -197,8 +192,8 @@ def decide(work: Path, name: str, said: Literal["yes", "no"], when: str) -> None
     ledger, number = _found(work, name)
     if answer(ledger, number) is not None:
         raise ConfigurationError([f"{name}: is answered already, and an answer cannot be taken back"])
-    if number != newest(ledger):
-        raise ConfigurationError([f"{name}: a later survey came; decide about {name_of(newest(ledger))}"])
+    if number != ledger.newest_survey:
+        raise ConfigurationError([f"{name}: a later survey came; decide about {name_of(ledger.newest_survey)}"])
     if said == "yes" and configuration_in_force(work).policy.statistics == "never":
         raise ConfigurationError([f"{name}: policy: statistics: never in site.yaml declines every survey; change that"])
     write_file(work / SURVEYS / f"{number:04d}.decision", said.encode())
@@ -209,7 +204,7 @@ def _found(work: Path, name: str) -> tuple[Mirror, int]:
     require_here(work)
     ledger, number = read_ledger(work), int(name.removeprefix(f"{SURVEYS}/"))
     if not (ledger.root / survey_path(number)).exists():
-        known = newest(ledger)
+        known = ledger.newest_survey
         told = f"the newest here is {name_of(known)}" if known else "none has come yet"
         raise ConfigurationError([f"{name}: no such survey has come to {work}; {told}"])
     return ledger, number

@@ -17,7 +17,7 @@ from aggregator.daemon import Daemon
 from aggregator.facts import awaited
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import Here
-from aggregator.setup import KEY_FILE, initialise
+from aggregator.setup import initialise
 from aggregator.site import read_invite
 from aggregator.store import RunStore
 from shared.exchange import names
@@ -25,7 +25,7 @@ from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.signing import SigningKey, canonical, digest_of
+from shared.exchange.signing import KEY_FILE, SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Peer
 from shared.exchange.weights import write_tensors

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from aggregator.commands import MODEL
-from shared.plugin_options import PluginOptions
 from shared.predicting import evaluate_options, show_scores
 
 
 @click.command(help=__doc__)
 @MODEL
 @evaluate_options
-def command(
-    folder: Path,
-    *,
-    model: Path,
-    page: Path | None,
-    as_json: bool,
-    shows_all: bool,
-    plugins: PluginOptions,
-) -> None:
-    show_scores(
-        model,
-        folder,
-        page,
-        as_json=as_json,
-        shows_all=shows_all,
-        plugins=plugins,
-    )
+def command(model: Path, **asked: Any) -> None:
+    show_scores(model, **asked)

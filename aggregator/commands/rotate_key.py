@@ -13,8 +13,8 @@ import click
 from aggregator.commands import WORK
 from aggregator.configuration import MADE_BY
 from aggregator.rotation import require_rotatable, rotate
-from aggregator.setup import KEY_FILE
 from shared.commands import require_yes, say
+from shared.exchange.signing import KEY_FILE
 from shared.folder.lock import require_private, work_lock
 
 

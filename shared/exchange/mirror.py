@@ -30,7 +30,7 @@ from shared.exchange.ciphertexts import Ciphertexts
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.handovers import enrolled, followed, not_as_it_was_left
 from shared.exchange.ledger import Ledger
-from shared.exchange.names import AGGREGATOR, MANIFEST, RUN_CONFIGURATION, RUNS, MessageRef, ref_at
+from shared.exchange.names import AGGREGATOR, MANIFEST, RUN_CONFIGURATION, RUNS, SURVEYS, MessageRef, ref_at
 from shared.exchange.records.messages import Head
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.values import AnyPayload
@@ -124,6 +124,11 @@ class Mirror(Ledger):
             return (self._quarantine / ref.path / "reason.txt").read_text("utf-8").strip()
         except FileNotFoundError:
             return None
+
+    @property
+    def newest_survey(self) -> int:
+        """The number of the newest survey that was signed or accepted; 0 before the first."""
+        return max((int(path.stem) for path in (self.root / SURVEYS).glob("[0-9]*.json")), default=0)
 
     # --- what they say -------------------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ def rewrite_tensors(source: Path, target: Path, tensors: TensorList, shown_as: s
             found = tensor_file.foreign_arrays(file, source.stat().st_size)
     except Refusal as refusal:
         raise RejectedError(shown_as, f"is not a safetensors file ({refusal})") from None
-    _require_arrays({name: (array.dtype, array.shape) for name, array in found.items()}, shapes_of(tensors), shown_as)
+    _require_arrays(found, "F32", shapes_of(tensors), shown_as)
 
     def read(name: str) -> Array:
         shape = found[name].shape
@@ -198,12 +198,21 @@ def rewrite_tensors(source: Path, target: Path, tensors: TensorList, shown_as: s
     return write_tensors(target, tensors, read)
 
 
-def _require_arrays(found: Layout, shapes: Mapping[str, Shape], shown_as: str) -> None:
-    _require_names(found, shapes, shown_as)
+def _require_arrays(
+    arrays: Mapping[str, tensor_file.Array],
+    dtype: str,
+    shapes: Mapping[str, Shape],
+    shown_as: str,
+    *,
+    are_largest: bool = False,
+) -> None:
+    _require_names(arrays, shapes, shown_as)
     for name, expected in shapes.items():
-        if found[name] != ("F32", expected):
-            dtype, shape = found[name]
-            raise RejectedError(shown_as, f"{name} is {dtype}{shape}, not F32{expected}")
+        array = arrays[name]
+        fits = len(array.shape) == 1 and array.shape[0] <= expected[0] if are_largest else array.shape == expected
+        if array.dtype != dtype or not fits:
+            at_most = "at most " if are_largest else ""
+            raise RejectedError(shown_as, f"{name} is {array.dtype}{array.shape}, not {at_most}{dtype}{list(expected)}")
 
 
 def _require_names(found: Mapping[str, object], expected: Mapping[str, object], shown_as: str) -> None:
@@ -242,13 +251,7 @@ def check_arrays(
         RejectedError: saying what is different.
     """
     found = _opened(path, shown_as)
-    _require_names(found.arrays, shapes, shown_as)
-    for name, expected in shapes.items():
-        array = found.arrays[name]
-        fits = len(array.shape) == 1 and array.shape[0] <= expected[0] if are_largest else array.shape == expected
-        if array.dtype != dtype or not fits:
-            at_most = "at most " if are_largest else ""
-            raise RejectedError(shown_as, f"{name} is {array.dtype}{array.shape}, not {at_most}{dtype}{list(expected)}")
+    _require_arrays(found.arrays, dtype, shapes, shown_as, are_largest=are_largest)
     room = len(_header(dtype, shapes))
     if found.header != _header(dtype, {name: array.shape for name, array in found.arrays.items()}, room=room):
         raise RejectedError(shown_as, "has another header than the protocol writes for its tensors")

@@ -41,13 +41,13 @@ from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Network, Task
 from shared.learning.tasks.terms import EXTERNAL, Options
+from shared.learning.uncertainty import FALLBACK_THETA
 
 CARD = "card.yaml"
 MODEL_CARD = "model-card.json"
 NO_THETA = "an export has none: it is measured at a site"
 
 _ANY_CLASSES = 2  # of a head that is not there
-_UNSURE_FROM = 0.5  # θ, where none was measured
 _LARGEST_MODEL_CARD = 100_000_000  # bytes: it tells of each site
 _AGAIN = "take the folder again from where the model was kept"
 
@@ -259,7 +259,7 @@ def described(folder: Path) -> tuple[Path, KeptCard]:
         classes=[],
         chosen_round=None,
         personal_round=None,
-        theta=_UNSURE_FROM,
+        theta=FALLBACK_THETA,
         theta_status=NO_THETA,
     )
 

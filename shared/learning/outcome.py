@@ -35,7 +35,7 @@ from shared.learning.choice import (
     received_rows,
     reported_scores,
 )
-from shared.learning.gain import Gain, gain_text, gains
+from shared.learning.gain import PLACES, Gain, gain_text, gains
 from shared.plurals import pluralize
 
 OutcomeName = Literal[
@@ -49,7 +49,6 @@ OutcomeName = Literal[
 ]
 Standstill = Literal["no model accepted", "no progress"]
 
-_PLACES = 3
 ROUNDS_WITHOUT_MODEL = 2
 ROUNDS_WITHOUT_PROGRESS = 5
 
@@ -132,7 +131,7 @@ def _scored(card: FinalCard, scores: Scores) -> Outcome:
         why = f"no site reported a validation {card.score_name} (too few images?)"
         return Outcome("scored", f"{name}, and {why}", None)
     mean = fmean(told.values())
-    text = f"{name}: mean validation {card.score_name} {mean:.{_PLACES}f} over {pluralize(len(told), 'site')}"
+    text = f"{name}: mean validation {card.score_name} {mean:.{PLACES}f} over {pluralize(len(told), 'site')}"
     return Outcome("scored", f"{text}; nothing was trained", None, mean, mean, len(told))
 
 
@@ -148,17 +147,15 @@ def _learnt(card: FinalCard, scores: Scores) -> Outcome:
     over = f"over {pluralize(len(both), 'site')}"
     if holds_no_answer(card):
         name = "no better than before training"
-        told = "" if before is None else f", with a mean validation {card.score_name} of {before:.{_PLACES}f} {over}"
+        told = "" if before is None else f", with a mean validation {card.score_name} of {before:.{PLACES}f} {over}"
         text = f"{name}: the chosen model is still the one that the run began with{told}"
         return Outcome(name, text, False, before, after, len(both))
     if before is None or after is None:
         name = "cannot be told"
         why = f"no site reported a validation {card.score_name} both before and after training (too few images?)"
         return Outcome(name, f"{name} whether the model improved: {why}", None)
-    change = (
-        f"mean validation {card.score_name} {before:.{_PLACES}f} before training, {after:.{_PLACES}f} after, {over}"
-    )
-    has_improved = round(after, _PLACES) > round(before, _PLACES)
+    change = f"mean validation {card.score_name} {before:.{PLACES}f} before training, {after:.{PLACES}f} after, {over}"
+    has_improved = round(after, PLACES) > round(before, PLACES)
     name = "improved" if has_improved else "no better than before training"
     return Outcome(name, f"{name}: {change}", has_improved, before, after, len(both))
 
@@ -188,7 +185,7 @@ def final_text(card: FinalCard) -> str:
     before, after = (card.validation.get(str(aggregate)) for aggregate in (0, card.chosen_round))
     if holds_no_answer(card) or before is None or after is None:
         return chosen_text(card)
-    means = f"{float(before):.{_PLACES}f} before training, {float(after):.{_PLACES}f} with it"
+    means = f"{float(before):.{PLACES}f} before training, {float(after):.{PLACES}f} with it"
     return f"{chosen_text(card)}: mean validation {card.score_name} {means}"
 
 
@@ -230,7 +227,7 @@ def _without_progress(run: RunConfiguration, scores: Scores, score_name: str) ->
         return None
     since = f"the aggregate of round {best}" if best else "the model that the run began with"
     return (
-        f"no progress in {newest - best} rounds: the mean validation {score_name} was {means[best]:.{_PLACES}f} "
+        f"no progress in {newest - best} rounds: the mean validation {score_name} was {means[best]:.{PLACES}f} "
         f"with {since}, and no higher since; if that suffices, `dropfed-aggregator stop {run.run}` ends the run with "
         "that model, else launch a new one with another learning rate, loss or optimizer"
     )

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import binary_erosion, distance_transform_edt
 
+from shared.learning.metrics import dice
+
 Region = NDArray[np.bool_]
 
 _PERCENTILE = 95
@@ -36,7 +38,7 @@ def nested_dice(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) ->
     The mean over classes; of a region that neither has, 1.0.
     """
     predicted = probabilities.argmax(axis=-1)
-    return fmean(_dice(predicted >= each, truth >= each) for each in range(1, probabilities.shape[-1]))
+    return fmean(dice(predicted >= each, truth >= each) for each in range(1, probabilities.shape[-1]))
 
 
 def cup_to_disc_error(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> float | None:
@@ -69,8 +71,3 @@ def _of_borders(one: Region, other: Region) -> float | None:
         float(np.percentile(distances[1][borders[0]], _PERCENTILE)),
         float(np.percentile(distances[0][borders[1]], _PERCENTILE)),
     )
-
-
-def _dice(one: Region, other: Region) -> float:
-    size = int(one.sum() + other.sum())
-    return 2 * int((one & other).sum()) / size if size else 1.0

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shared.learning.metrics import ranking
 
-FALLBACK_THETA = 0.5
+FALLBACK_THETA = 0.5  # where none can be measured
 """θ where none can be measured."""
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from shared.plugin_options import PluginOptions
 from shared.predicting import evaluate_options, show_scores
 from site_client.commands import MODEL, WORK
 from site_client.final import FINAL
@@ -16,21 +16,5 @@ from site_client.final import FINAL
 @WORK
 @MODEL
 @evaluate_options
-def command(
-    folder: Path,
-    *,
-    work: Path,
-    model: Path | None,
-    page: Path | None,
-    as_json: bool,
-    shows_all: bool,
-    plugins: PluginOptions,
-) -> None:
-    show_scores(
-        model or work / FINAL,
-        folder,
-        page,
-        as_json=as_json,
-        shows_all=shows_all,
-        plugins=plugins,
-    )
+def command(*, work: Path, model: Path | None, **asked: Any) -> None:
+    show_scores(model or work / FINAL, **asked)

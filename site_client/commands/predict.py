@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from shared.plugin_options import PluginOptions
 from shared.predicting import ask_about, predict_options
 from site_client.commands import MODEL, WORK
 from site_client.final import FINAL
@@ -16,21 +16,5 @@ from site_client.final import FINAL
 @WORK
 @MODEL
 @predict_options
-def command(
-    images: Path,
-    *,
-    work: Path,
-    model: Path | None,
-    output: Path,
-    page: bool,
-    dicom_seg: bool,
-    plugins: PluginOptions,
-) -> None:
-    ask_about(
-        model or work / FINAL,
-        images,
-        output,
-        page=page,
-        dicom_seg=dicom_seg,
-        plugins=plugins,
-    )
+def command(*, work: Path, model: Path | None, **asked: Any) -> None:
+    ask_about(model or work / FINAL, **asked)

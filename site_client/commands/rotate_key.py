@@ -12,12 +12,12 @@ import click
 from shared.commands import require_yes, say
 from shared.escaping import quoted
 from shared.exchange.names import handover_path
+from shared.exchange.signing import KEY_FILE
 from shared.folder.lock import require_private, work_lock
 from site_client.commands import WORK
 from site_client.configuration import MADE_BY
 from site_client.machine import if_another_daemon
 from site_client.rotation import require_rotatable, rotate
-from site_client.setup import KEY_FILE
 
 
 @click.command(help=__doc__)

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from aggregator import rotation
 from aggregator.cli import main as aggregator_command
-from aggregator.rotation import NEW_KEY_FILE, rotate
+from aggregator.rotation import rotate
 from aggregator.setup import initialise
 from shared.audit.cli import main as audit_command
 from shared.audit.verify import verify
@@ -20,7 +20,7 @@ from shared.exchange.names import AGGREGATOR, MessageRef, handover_path, survey_
 from shared.exchange.records.messages import Handover, Head
 from shared.exchange.records.surveys import Survey
 from shared.exchange.records.values import now_text
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import NEW_KEY_FILE, SigningKey
 from shared.exchange.trust import Peer
 from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder

@@ -16,11 +16,11 @@ import pytest
 
 from aggregator.model_work import begin_work
 from aggregator.preparation import prepare
-from aggregator.setup import KEY_FILE
 from aggregator.store import RunStore
 from shared.errors import PluginError
 from shared.exchange.records.run import BelowLast, Plugin
 from shared.exchange.records.verdicts import CameLate
+from shared.exchange.signing import KEY_FILE
 from shared.learning import plugins
 from shared.learning.aggregation import Answer
 from shared.learning.methods.contract import MODEL

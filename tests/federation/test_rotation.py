@@ -15,14 +15,13 @@ from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.messages import Handover
-from shared.exchange.signing import SigningKey, digest_of
+from shared.exchange.signing import KEY_FILE, NEW_KEY_FILE, SigningKey, digest_of
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from shared.folder.lock import work_lock
 from site_client import rotation
 from site_client.cli import main
-from site_client.rotation import NEW_KEY_FILE, first_key, own_key, rotate, shown_key, shown_key_by
-from site_client.setup import KEY_FILE
+from site_client.rotation import first_key, own_key, rotate, shown_key, shown_key_by
 from tests.federation.hospital import Hospital
 from tests.federation.running import TASK, run_configuration, write_data
 

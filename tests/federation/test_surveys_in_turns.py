@@ -64,7 +64,7 @@ class Surveyed(Setting):
         """Have a site asked, and its people say yes; return the answer."""
         ask(self.aggregator, aggregator_configuration(self.aggregator), task, classes)
         self.step(name)
-        if (waits := surveys.newest(read_ledger(self.site(name)))) and not self.sheet(name, waits).exists():
+        if (waits := read_ledger(self.site(name)).newest_survey) and not self.sheet(name, waits).exists():
             surveys.decide(self.site(name), surveys.name_of(waits), "yes", "")
             self.step(name)
         answer = self.collect()[name].answer
@@ -181,7 +181,7 @@ def test_a_false_survey_is_left_alone(federation: Surveyed) -> None:
     write_file(federation.folder("north") / "surveys/0001.json", survey)
     federation.step("north")
     assert not federation.sheet("north").exists()
-    assert surveys.newest(read_ledger(federation.site("north"))) == 0
+    assert read_ledger(federation.site("north")).newest_survey == 0
 
 
 def test_a_site_that_lost_its_disk_takes_its_answer_back(federation: Surveyed) -> None:
@@ -227,7 +227,7 @@ def test_an_older_survey_or_sheet_in_place_of_a_newer_one_is_noticed(federation:
     as_signed = second.read_bytes()
     write_file(second, (federation.folder("north") / "surveys/0001.json").read_bytes())
     federation.step("north")
-    assert surveys.newest(read_ledger(federation.site("north"))) == 1
+    assert read_ledger(federation.site("north")).newest_survey == 1
     write_file(second, as_signed)
     write_file(federation.sheet("north", 2), federation.sheet("north").read_bytes())
     found = federation.collect()["north"]

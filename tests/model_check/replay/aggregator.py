@@ -17,7 +17,7 @@ from aggregator.daemon import Daemon
 from aggregator.facts import awaited
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import Here
-from aggregator.setup import KEY_FILE, initialise
+from aggregator.setup import initialise
 from aggregator.site import read_invite
 from aggregator.store import RunStore
 from shared.errors import Stopped
@@ -25,7 +25,7 @@ from shared.exchange import names
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import KEY_FILE, SigningKey
 from shared.learning.aggregation import Aggregation
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Groups
