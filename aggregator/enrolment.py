@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shared.errors import NotFoundError
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.readme import README_TEXT
@@ -29,9 +28,7 @@ def enrol(
     Raises:
         RejectedError: the card does not hold.
     """
-    try:
-        content = folder.read(names.SITE_CARD, max_bytes=names.MAX_RECORD_BYTES)
-    except NotFoundError:
+    if (content := folder.read_or_none(names.SITE_CARD, max_bytes=names.MAX_RECORD_BYTES)) is None:
         return False
     card = open_site_card(content, federation=invite.federation, site=invite.site, secret=invite.enrolment_secret)
     federation = Federation(

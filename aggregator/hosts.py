@@ -16,7 +16,7 @@ from aggregator.owncloud import ACCOUNT, LINK, OwnCloud, Share, files_url, link_
 from aggregator.provision_plan import NO_ADMIN, Facts, Login, Step, Wish
 from aggregator.setup import Entrance, invite_path
 from aggregator.site import read_invite
-from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.escaping import escape
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.reading import check_record
@@ -79,10 +79,7 @@ class Host:
         if not self._owner.password:
             return False
         above, _, name = path.rpartition("/")
-        try:
-            return any(entry.name == name and entry.is_folder for entry in self._files.list(above))
-        except NotFoundError:
-            return False
+        return any(entry.name == name and entry.is_folder for entry in self._files.entries(above))
 
     def warnings(self, facts: Mapping[str, Facts]) -> Iterator[str]:
         """Yield what people should know, besides what is missing."""

@@ -16,7 +16,6 @@ from shared.errors import (
     AlreadyExistsError,
     ConfigurationError,
     DropfedError,
-    NotFoundError,
 )
 from shared.exchange.handovers import shown
 from shared.exchange.mirror import Mirror
@@ -158,9 +157,7 @@ def _answer(folder: Folder, ledger: Mirror, survey: Survey, digest: str) -> Answ
     if kept.exists():
         return shown(ledger.peer, folder).open_sheet(kept.read_bytes(), survey, digest)
     _publish(folder, ledger, survey.number)  # a command that was cut off may not have
-    try:
-        content = folder.read(path, max_bytes=MAX_RECORD_BYTES)
-    except NotFoundError:
+    if (content := folder.read_or_none(path, max_bytes=MAX_RECORD_BYTES)) is None:
         return None
     answer = shown(ledger.peer, folder).open_sheet(content, survey, digest)
     write_file(kept, content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from shared.errors import DoubtfulError, NotFoundError
+from shared.errors import DoubtfulError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_weights_bytes
@@ -105,10 +105,7 @@ class Arrivals:
         return None
 
     def _folders_in(self, path: str) -> list[str]:
-        try:
-            return [entry.name for entry in self._folder.list(path) if entry.is_folder]
-        except NotFoundError:
-            return []
+        return [entry.name for entry in self._folder.entries(path) if entry.is_folder]
 
     def _answers(self, ref: MessageRef) -> frozenset[str | None]:
         """Return which of our messages the aggregator's message at ``ref`` may answer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from shared.errors import ActionRequiredError, AlreadyExistsError, NotFoundError, RejectedError
+from shared.errors import ActionRequiredError, AlreadyExistsError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel
@@ -108,9 +108,7 @@ class Enrolment:
     def read_federation(self) -> bool:
         """Accept the aggregator's list of keys, if it is this folder's and names ours; return whether it is there."""
         self._folder.look_anew()
-        try:
-            content = self._folder.read(names.FEDERATION, max_bytes=MAX_RECORD_BYTES)
-        except NotFoundError:
+        if (content := self._folder.read_or_none(names.FEDERATION, max_bytes=MAX_RECORD_BYTES)) is None:
             return False
         federation = open_federation(content, aggregator_key=self._configuration.aggregator_key)
         us = (self._configuration.federation, self._configuration.site)

@@ -27,7 +27,6 @@ from shared.errors import (
 )
 from shared.exchange import names
 from shared.exchange.handovers import not_as_it_was_left
-from shared.exchange.inbox import noticed
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, RUNS, Kind, MessageRef, is_weights, ref_at
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.messages import Manifest
@@ -36,7 +35,7 @@ from shared.exchange.records.wire import FileEntry
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import digest_of, open_signed
 from shared.exchange.trust import Message, Peer, open_federation
-from shared.folder.contract import Entry, Folder
+from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, sync_file, write_file
 from shared.folder.forbearing import ForbearingFolder
 from shared.folder.listed import HAS_TAG, ListedFolder
@@ -136,14 +135,14 @@ class Mover:
                 self._note(path)
         for ref, manifest in self._messages_here(from_site=True):
             self._send_message(ref, manifest)
-        if (status := self._read_if_there(names.STATUS)) is not None and digest_of(status) != self._status:
+        if (status := self._read_here(names.STATUS)) is not None and digest_of(status) != self._status:
             self._server.overwrite(names.STATUS, status)
             self._status = digest_of(status)
         return len(self._moved) > before
 
     def _records(self) -> list[str]:
         """Return the paths of the daemon's records that are part of no message: its card, keys, answers to surveys."""
-        card = [names.SITE_CARD] if self._read_if_there(names.SITE_CARD) is not None else []
+        card = [names.SITE_CARD] if self._read_here(names.SITE_CARD) is not None else []
         return [*card, *_lasting_records(self._here, names.KEYS), *_lasting_records(self._here, names.SHEETS)]
 
     def _messages_here(self, *, from_site: bool) -> list[tuple[MessageRef, Manifest]]:
@@ -155,7 +154,7 @@ class Mover:
         found = []
         for run in _runs(self._here):
             for ref in _places(self._here, run):
-                if ref.is_from_site == from_site and (content := self._read_if_there(ref.manifest)) is not None:
+                if ref.is_from_site == from_site and (content := self._read_here(ref.manifest)) is not None:
                     found.append((ref, self._manifest(ref, content)))
         return sorted(found, key=lambda each: each[1].seq)
 
@@ -173,7 +172,7 @@ class Mover:
         Raises:
             ActionRequiredError: it is not whole here.
         """
-        is_there, kept = ref.manifest in self._moved, {entry.name for entry in _entries(self._here, ref.path)}
+        is_there, kept = ref.manifest in self._moved, {entry.name for entry in self._here.entries(ref.path)}
         for name, entry in sorted(manifest.files.items()):
             path = f"{ref.path}/{name}"
             may_lack = name not in kept and is_weights(name) and self._may_lack_weights(ref)
@@ -209,7 +208,7 @@ class Mover:
         """Bring what the aggregator has left."""
         found = self._fetch_keys()
         for path in (names.FEDERATION, names.README, *_lasting_records(self._server, names.SURVEYS)):
-            if self._read_if_there(path) is None and (content := _read_if_there(self._server, path)) is not None:
+            if self._read_here(path) is None and (content := _read(self._server, path)) is not None:
                 found |= self._is_record_fetched(path, content)
         seq = max((manifest.seq for _, manifest in self._messages_here(from_site=False)), default=0)
         new = self._new_messages()
@@ -226,14 +225,14 @@ class Mover:
         found = False
         while True:
             path = names.handover_path(self._aggregator.next_key_number, AGGREGATOR)
-            if (content := _read_if_there(self._server, path)) is None:
+            if (content := _read(self._server, path)) is None:
                 return found
             try:
                 self._aggregator = self._aggregator.hand_over(content)
             except RejectedError as error:
                 self._leave_there(path, error)
                 return found
-            found = found or self._read_if_there(path) is None
+            found = found or self._read_here(path) is None
             self._here.create(path, content)
 
     def _is_record_fetched(self, path: str, content: bytes) -> bool:
@@ -255,7 +254,7 @@ class Mover:
         if names.is_survey(path):
             self._aggregator.open_survey(content, whole(path[-len("0001.json") : -len(".json")].lstrip("0")))
             return
-        signed = content if path == names.FEDERATION else self._read_if_there(names.FEDERATION) or b""
+        signed = content if path == names.FEDERATION else self._read_here(names.FEDERATION) or b""
         federation = open_federation(signed, aggregator_key=self._aggregator.key)
         if (federation.federation, federation.site) != (self._aggregator.federation, self._aggregator.site):
             raise RejectedError(path, f"was written for {federation.federation}/{federation.site}")
@@ -269,7 +268,7 @@ class Mover:
             if any(self._is_here(MessageRef(end, run)) for end in _ENDS):
                 continue
             for ref in _places(self._server, run, self._settled(run)):
-                if not ref.is_from_site and not self._is_here(ref) and (content := noticed(self._server, ref)):
+                if not ref.is_from_site and not self._is_here(ref) and (content := _read(self._server, ref.manifest)):
                     try:
                         found.append((self._aggregator.open_out_of_order(content, ref), content))
                     except RejectedError as error:
@@ -334,12 +333,12 @@ class Mover:
         settled = self._settled(run)
         for ref in [ref for ref in _places(self._here, run) if ref.kind == "round" and self._is_here(ref)]:
             if may_be_removed(keep, ref, settled=settled, chosen=None):
-                for entry in filter(lambda each: is_weights(each.name), _entries(self._here, ref.path)):
+                for entry in filter(lambda each: is_weights(each.name), self._here.entries(ref.path)):
                     self._here.remove(f"{ref.path}/{entry.name}")
 
     def _keep(self, run: str) -> str | None:
         """Return the run's rule of what is kept; None where it cannot be read here, as where it is encrypted."""
-        content = self._read_if_there(f"{MessageRef('offer', run).path}/{names.RUN_CONFIGURATION}")
+        content = self._read_here(f"{MessageRef('offer', run).path}/{names.RUN_CONFIGURATION}")
         try:
             return parse_yaml(content, RunConfiguration, names.RUN_CONFIGURATION).keep if content else None
         except ConfigurationError:  # the daemon says what is wrong with it
@@ -353,29 +352,29 @@ class Mover:
     # --- either folder -------------------------------------------------------------------------------------
 
     def _is_here(self, ref: MessageRef) -> bool:
-        return self._read_if_there(ref.manifest) is not None
+        return self._read_here(ref.manifest) is not None
 
     def _read(self, path: str) -> bytes:
         return self._here.read(path, max_bytes=MAX_RECORD_BYTES)
 
-    def _read_if_there(self, path: str) -> bytes | None:
-        return _read_if_there(self._here, path)
+    def _read_here(self, path: str) -> bytes | None:
+        return _read(self._here, path)
 
 
 def _lasting_records(folder: Folder, where: str) -> list[str]:
-    return [path for entry in _entries(folder, where) if names.is_lasting_record(path := f"{where}/{entry.name}")]
+    return [path for entry in folder.entries(where) if names.is_lasting_record(path := f"{where}/{entry.name}")]
 
 
 def _runs(folder: Folder) -> list[str]:
-    return [entry.name for entry in _entries(folder, RUNS) if entry.is_folder and names.is_name(entry.name)]
+    return [entry.name for entry in folder.entries(RUNS) if entry.is_folder and names.is_name(entry.name)]
 
 
 def _places(folder: Folder, run: str, but: Collection[int] = ()) -> Iterator[MessageRef]:
     """Yield where messages of a run lie, or are about to, but for those of some rounds."""
     rounds = f"{RUNS}/{run}/rounds"
-    of_rounds = [f"{rounds}/{entry.name}" for entry in _entries(folder, rounds) if _number(entry.name) not in but]
+    of_rounds = [f"{rounds}/{entry.name}" for entry in folder.entries(rounds) if _number(entry.name) not in but]
     for path in (f"{RUNS}/{run}", *of_rounds):
-        of_path = [ref_at(f"{path}/{entry.name}") for entry in _entries(folder, path)]
+        of_path = [ref_at(f"{path}/{entry.name}") for entry in folder.entries(path)]
         yield from (ref for ref in of_path if ref is not None)
 
 
@@ -383,15 +382,5 @@ def _number(name: str) -> int:
     return whole(name.lstrip("0")) if re.fullmatch(r"[0-9]{4}", name) and name != "0000" else 0
 
 
-def _entries(folder: Folder, path: str) -> list[Entry]:
-    try:
-        return folder.list(path)
-    except NotFoundError:
-        return []
-
-
-def _read_if_there(folder: Folder, path: str) -> bytes | None:
-    try:
-        return folder.read(path, max_bytes=MAX_RECORD_BYTES)
-    except NotFoundError:
-        return None
+def _read(folder: Folder, path: str) -> bytes | None:
+    return folder.read_or_none(path, max_bytes=MAX_RECORD_BYTES)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from shared.errors import ActionRequiredError, AlreadyExistsError, NotFoundError, ProtocolError, RejectedError
+from shared.errors import ActionRequiredError, AlreadyExistsError, ProtocolError, RejectedError
 from shared.escaping import quoted
 from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
 from shared.exchange.records.messages import Head
@@ -114,9 +114,8 @@ def shown(side: Peer, folder: Folder) -> Peer:
 def _shown(side: Peer, folder: Folder, accepted: Head | None = None) -> Iterator[tuple[Peer, bytes]]:
     """Yield the side with one key more at each step, and the record that hands over to that."""
     while True:
-        try:
-            content = folder.read(handover_path(side.next_key_number, side.sender), max_bytes=MAX_RECORD_BYTES)
-        except NotFoundError:
+        path = handover_path(side.next_key_number, side.sender)
+        if (content := folder.read_or_none(path, max_bytes=MAX_RECORD_BYTES)) is None:
             return
         side = side.hand_over(content, accepted=accepted)
         yield side, content

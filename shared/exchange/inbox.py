@@ -18,14 +18,6 @@ from shared.folder.contract import Folder
 logger = logging.getLogger(__name__)
 
 
-def noticed(folder: Folder, ref: MessageRef) -> bytes | None:
-    """Return the manifest's bytes if a message is published at ``ref``; one small request."""
-    try:
-        return folder.read(ref.manifest, max_bytes=MAX_RECORD_BYTES)
-    except NotFoundError:
-        return None
-
-
 class Inbox:
     """Notices, fetches and verifies; whoever has a message refused puts it into quarantine (``Mirror.refuse``)."""
 
@@ -36,7 +28,7 @@ class Inbox:
 
     def notice(self, ref: MessageRef) -> bytes | None:
         """Return the manifest's bytes if the other side has published a message at ``ref``; one small request."""
-        return noticed(self._folder, ref)
+        return self._folder.read_or_none(ref.manifest, max_bytes=MAX_RECORD_BYTES)
 
     def fetch(
         self,

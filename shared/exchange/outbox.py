@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from shared.errors import ActionRequiredError, NotFoundError
+from shared.errors import ActionRequiredError
 from shared.exchange.encryption import Ciphertext
 from shared.exchange.handovers import enrolled, followed, learn, publish
-from shared.exchange.inbox import noticed
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import KINDS, MANIFEST, MessageRef, is_weights, may_hold
+from shared.exchange.names import KINDS, MANIFEST, MAX_RECORD_BYTES, MessageRef, is_weights, may_hold
 from shared.exchange.records.messages import Head, Manifest
 from shared.exchange.records.values import now_text
 from shared.exchange.records.wire import PLAIN, FileEntry, Wire, encrypts
@@ -214,15 +213,12 @@ class Outbox:
         mirror.require_newest_key()
 
     def _sizes_in_folder(self, ref: MessageRef) -> dict[str, int | None]:
-        try:
-            return {entry.name: entry.size for entry in self._folder.list(ref.path)}
-        except NotFoundError:
-            return {}
+        return {entry.name: entry.size for entry in self._folder.entries(ref.path)}
 
     def _last_in_folder(self, own: list[Message]) -> int:
         """Seq of our newest message whose manifest is in the folder: publishing goes in order, so look back."""
         for message in reversed(own):
-            if noticed(self._folder, message.ref) is not None:
+            if self._folder.read_or_none(message.ref.manifest, max_bytes=MAX_RECORD_BYTES) is not None:
                 return message.manifest.seq
         return 0
 

@@ -8,8 +8,11 @@ either, and calling one twice has the effect of calling it once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from shared.errors import NotFoundError
 
 MAX_ENTRIES = 10_000  # a longer listing is refused
 SMALL_BYTES = 1 << 20  # what is not larger is sent without ado
@@ -95,6 +98,20 @@ class Folder(ABC):
             NotFoundError: there is no such folder.
             RejectedError: more than ``MAX_ENTRIES`` entries.
         """
+
+    def read_or_none(self, path: str, *, max_bytes: int) -> bytes | None:
+        """As ``read``; return None if there is no such file."""
+        try:
+            return self.read(path, max_bytes=max_bytes)
+        except NotFoundError:
+            return None
+
+    def entries(self, path: str) -> Sequence[Entry]:
+        """As ``list``; return nothing if there is no such folder."""
+        try:
+            return self.list(path)
+        except NotFoundError:
+            return []
 
     def tag(self) -> str | None:
         """Return what the server changes with every change in or below the folder; None where it has no such tag.
