@@ -58,7 +58,7 @@ from shared.learning.plugins import required_by
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import scored_rounds
-from shared.learning.sharing import build_network, sharing
+from shared.learning.sharing import ANY_CLASSES, network_of, sharing
 from shared.learning.targets import classes_text, target_counts
 from shared.learning.tasks import task_named, task_names
 from shared.learning.tasks.contract import Collection, Task
@@ -72,7 +72,6 @@ _WRITTEN_OUT = {
     *("tolerance_score", "scores", "plugins", "support"),
 }
 """What a run says that is written out in full before it is offered."""
-_ANY_CLASSES = 2  # of a network that is only built to see whether it can be
 _SMALL = 20  # training images of a small site
 
 Found = TypeVar("Found")
@@ -582,12 +581,8 @@ def _parts(
         if is_new:
             hashes.append(task.load_initial_weights(model, options, [work / PUBLISHED_WEIGHTS]))
 
-    classes, is_private = len(images.classes) if images else _ANY_CLASSES, run.privacy is not None
-    model = _found(
-        problems,
-        lambda: build_network(task, method, options, classes, run_seed=run.seed, is_private=is_private, prepare=begin),
-        f"{where}: ",
-    )
+    classes = len(images.classes) if images else ANY_CLASSES
+    model = _found(problems, lambda: network_of(run, task, method, classes, prepare=begin), f"{where}: ")
     if model is None or (images is None and wants_images):
         return None
     return _Parts(task, method, model, images, next(filter(None, hashes), None))

@@ -21,10 +21,8 @@ from shared.exchange.weights import check_tensors
 from shared.folder.durable import hash_file
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors
-from shared.learning.sharing import build_network, sharing
+from shared.learning.sharing import network_of, sharing
 from shared.learning.tasks import task_named
-
-_ANY_CLASSES = 2  # of a network whose tensors that travel are the same with any
 
 
 def earlier_run(work: Path, name: str) -> RunConfiguration:
@@ -48,8 +46,7 @@ def start_of(work: Path, run: RunConfiguration, name: str) -> Start:
         ConfigurationError: as for ``load_start``.
     """
     task, method = task_named(run.task), open_method(run.method, run.method_options)
-    options, is_private = task.options(run.task_options), run.privacy is not None
-    model = build_network(task, method, options, _ANY_CLASSES, run_seed=run.seed, is_private=is_private)
+    model = network_of(run, task, method)
     division, (model_file, start_file) = sharing(task, method, model), _files(work, name)
     once = hash_file(start_file)[1] if division.start and start_file.exists() else None
     start = Start(name=name, sha256=hash_file(model_file)[1], start_sha256=once)

@@ -42,7 +42,7 @@ from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import is_scored
 from shared.learning.seeds import seed_for
-from shared.learning.sharing import build_network, grouped, staying
+from shared.learning.sharing import grouped, network_of, staying
 from shared.learning.targets import target_counts
 from shared.learning.tasks.classification import balanced
 from shared.learning.tasks.contract import Dataset, Evaluation, Sample, Task
@@ -207,10 +207,7 @@ class Trainer:
             measure_statistics(self.task, network, dataset.train, self.computing, most=options.refresh_images)
 
     def _untrained(self, classes: int) -> nn.Module:
-        is_private = self.run.privacy is not None
-        return build_network(
-            self.task, self.method, self.options, classes, run_seed=self.run.seed, is_private=is_private
-        )
+        return network_of(self.run, self.task, self.method, classes)
 
     def stays(self, network: nn.Module) -> TensorList:
         """Return what of a network stays at this site."""

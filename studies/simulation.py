@@ -47,7 +47,7 @@ from shared.learning.run_checks import check_reference, check_together
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
 from shared.learning.seeds import no_secret, split_seed
-from shared.learning.sharing import build_network, sharing
+from shared.learning.sharing import network_of, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.classification import balanced
 from shared.learning.tasks.contract import Dataset, Evaluation, Task, members_anew
@@ -212,18 +212,18 @@ def open_sites(
         DataError: every problem of some site's images.
     """
     task, method = task_named(run.task), open_method(run.method, run.method_options)
-    options, is_private = task.options(run.task_options), run.privacy is not None
+    options = task.options(run.task_options)
 
     def begin(model: torch.nn.Module) -> None:
         task.load_initial_weights(model, options, [weights] if weights else [])
 
-    network = build_network(task, method, options, 2, run_seed=run.seed, is_private=is_private, prepare=begin)
+    network = network_of(run, task, method, prepare=begin)
     listed = sharing(task, method, network)
     sites = {}
     for name, folder in data.items():
         trainer = Trainer(run, listed, folder, EVERYONE, computing=computing, secret=home / "noise" / name)
         dataset = open_public(task, folder, run, name)
-        if is_private:
+        if run.privacy is not None:
             Secret.made_at(trainer.secret)
         sites[name] = Site(trainer, dataset, {name: dataset.test})
     return network, sites

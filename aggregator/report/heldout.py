@@ -34,7 +34,7 @@ from shared.learning.objectives import IGNORED, Evidential, Objective, by_target
 from shared.learning.probe import probe_probabilities
 from shared.learning.reliability import draw_targets
 from shared.learning.seeds import seed_for
-from shared.learning.sharing import build_network
+from shared.learning.sharing import network_of
 from shared.learning.tasks.contract import Collection, Task
 from shared.learning.tasks.terms import Options
 from shared.learning.tolerance import probe_seed
@@ -75,10 +75,7 @@ class HeldOut:
 
     def untrained(self) -> nn.Module:
         """The run's network with random weights; a head that stays at the sites is for the classes of these images."""
-        is_private, classes = self.run.privacy is not None, len(self.images.classes)
-        return build_network(
-            self.task, self.method, self.options, classes, run_seed=self.run.seed, is_private=is_private
-        )
+        return network_of(self.run, self.task, self.method, len(self.images.classes))
 
     def model(self) -> Model:
         """Return what the run's model costs, asked about the first image."""

@@ -37,7 +37,7 @@ from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors
 from shared.learning.objectives import Objective
 from shared.learning.plugins import permit, unpermitted
-from shared.learning.sharing import build_network, sharing, staying
+from shared.learning.sharing import ANY_CLASSES, build_network, sharing, staying
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Network, Task
 from shared.learning.tasks.terms import EXTERNAL, Options
@@ -47,7 +47,6 @@ CARD = "card.yaml"
 MODEL_CARD = "model-card.json"
 NO_THETA = "an export has none: it is measured at a site"
 
-_ANY_CLASSES = 2  # of a head that is not there
 _LARGEST_MODEL_CARD = 100_000_000  # bytes: it tells of each site
 _AGAIN = "take the folder again from where the model was kept"
 
@@ -317,7 +316,7 @@ def all_tensors(listed: Sharing, stays: TensorList) -> TensorList:
 
 def _network(card: KeptCard, task: Task, method: Method, options: Options) -> nn.Module:
     """Return the network that a card tells of, untrained."""
-    classes, is_private = len(card.classes) or _ANY_CLASSES, card.privacy is not None
+    classes, is_private = len(card.classes) or ANY_CLASSES, card.privacy is not None
     return build_network(task, method, options, classes, run_seed=0, is_private=is_private)
 
 

@@ -20,13 +20,12 @@ from shared.learning.models.ensembles import answers_of
 from shared.learning.models.lora import LowRankUpdate
 from shared.learning.private_training import IMAGES_AT_A_TIME
 from shared.learning.schedules import scored_rounds
-from shared.learning.sharing import build_network, sharing
+from shared.learning.sharing import network_of, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.terms import Options
 
 _NUMBER = 4  # bytes
 _TRIED = 2  # inputs in the batch that is tried out: BatchNorm wants more than one
-_CLASSES = 2  # stand for any number: what is told here hardly depends on it
 _FEW_STEPS = 100  # of a whole run; small networks have learnt masks in as many
 _EVALUATED = 32  # inputs in a batch that is evaluated, at most
 
@@ -120,7 +119,7 @@ def requirements(run: RunConfiguration, micro_batch: int | None = None) -> Requi
     options: Options = task.options(run.task_options)
     augmentation = task.augmentation(run.augmentation)
     with torch.device("meta"):  # tensors without values: they take neither memory nor time
-        network = build_network(task, method, options, _CLASSES, run_seed=run.seed, is_private=run.privacy is not None)
+        network = network_of(run, task, method)
     listed = sharing(task, method, network)
     epochs, phases = method.epochs(run.epochs), method.phases(network, run.epochs)
     if len(phases) != epochs:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.errors import ConfigurationError
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import replace_batch_norm
 from shared.learning.methods.contract import Method, TensorLists
@@ -17,6 +18,9 @@ from shared.learning.models.layered_head import OwnHead
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Network, Task
 from shared.learning.tasks.terms import Options
+
+ANY_CLASSES = 2
+"""Of a network where nobody says how many: what travels does not depend on it."""
 
 
 def build_network(
@@ -47,6 +51,24 @@ def build_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(run_seed, "initial network"))
         return method.network(build)
+
+
+def network_of(
+    run: RunConfiguration,
+    task: Task,
+    method: Method,
+    classes: int = ANY_CLASSES,
+    *,
+    prepare: Callable[[nn.Module], None] = lambda model: None,
+) -> nn.Module:
+    """Return a run's network; see ``build_network``.
+
+    Args:
+        task, method: the run's.
+        classes: of what it is trained or asked about.
+    """
+    options, is_private = task.options(run.task_options), run.privacy is not None
+    return build_network(task, method, options, classes, run_seed=run.seed, is_private=is_private, prepare=prepare)
 
 
 def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from aggregator.report.before_after import gained
 from aggregator.report.text import report_text
@@ -68,6 +69,7 @@ def test_the_federation_comes_to_the_same_bytes(ended: Setting, tmp_path: Path) 
 def test_what_is_told_is_what_a_site_alone_comes_to(ended: Setting, tmp_path: Path) -> None:
     alone = WITH.model_copy(update={"method": "single_site", "method_options": {}, "baseline": None})
     with as_before():
+        torch.set_num_threads(1)  # as the daemons: sums are rounded otherwise with more
         played = run_rounds(alone, {site: ended.data_of(site) for site in WITH.sites}, tmp_path)
     for site in WITH.sites:
         assert alone_rows(table_of(ended, site, 1)) == [], "both begin with the same model"

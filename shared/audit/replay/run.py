@@ -44,15 +44,13 @@ from shared.learning.choice import Tables, choose, ends_early
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors, round_tensors, save_tensors
 from shared.learning.plugins import unpermitted
-from shared.learning.sharing import build_network, sharing
+from shared.learning.sharing import ANY_CLASSES, network_of, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tolerance import HeldOutSet
 from shared.plurals import pluralize
 from shared.trouble import UnexpectedError
 
 logger = logging.getLogger(__name__)
-
-_BINARY = 2  # classes of the network where no images say how many; what travels does not depend on it
 
 
 def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout: Path | None = None) -> list[Step]:
@@ -110,14 +108,8 @@ class _Replay:
         self._task, self._method = task_named(run.task), open_method(run.method, run.method_options)
         options = self._task.options(run.task_options)
         images = self._task.open_images(heldout, options) if heldout else None
-        self._network = build_network(
-            self._task,
-            self._method,
-            options,
-            len(images.classes) if images else _BINARY,
-            run_seed=run.seed,
-            is_private=run.privacy is not None,
-        )
+        classes = len(images.classes) if images else ANY_CLASSES
+        self._network = network_of(run, self._task, self._method, classes)
         self._groups = self._method.groups(self._network, listed)
         self._heldout: HeldOutSet | None = None
         if images is not None:
