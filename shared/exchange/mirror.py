@@ -25,6 +25,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from shared.doors.numbers import whole
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.ciphertexts import Ciphertexts
 from shared.exchange.encryption import EncryptionKey
@@ -128,7 +129,7 @@ class Mirror(Ledger):
     @property
     def newest_survey(self) -> int:
         """The number of the newest survey that was signed or accepted; 0 before the first."""
-        return max((int(path.stem) for path in (self.root / SURVEYS).glob("[0-9]*.json")), default=0)
+        return max((whole(path.stem.lstrip("0")) for path in (self.root / SURVEYS).glob("[0-9]*.json")), default=0)
 
     # --- what they say -------------------------------------------------------------------------------------
 
