@@ -53,6 +53,12 @@ WAITING_SAVED_EVERY_S = 10.0
 DISK_TROUBLE_PAUSE_S = 10.0
 
 
+def tell_not_offered(run: object, error: DropfedError | OSError) -> None:
+    """Log why a run, or the one that a file describes, is not offered before its turn."""
+    why = "; ".join(str(error).splitlines())
+    logger.warning("%s cannot be offered yet, and is tried again when its turn comes: %s", run, why)
+
+
 class Daemon:
     """Runs one run to its end.
 
@@ -187,8 +193,7 @@ class Daemon:
                 others = {site.name: site for site in self._open_sites(set(run.sites) - self._all_sites.keys())}
             except (DropfedError, OSError) as error:
                 self._not_offered.add(store.run)
-                why = "; ".join(str(error).splitlines())
-                logger.warning("%s cannot be offered yet, and is tried again when its turn comes: %s", store.run, why)
+                tell_not_offered(store.run, error)
                 continue
             for site in others.values():
                 site.start()

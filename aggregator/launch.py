@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from aggregator.configuration import FILE, allowed_plugins, open_folder, read_configuration
-from aggregator.daemon import Daemon
+from aggregator.daemon import Daemon, tell_not_offered
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import begin_work
 from aggregator.overview import is_owed
@@ -120,8 +120,7 @@ def _begun_early(work: Path, run_yaml: Path, stop: threading.Event) -> RunStore 
         if not store.aggregate_path(0).exists():
             begin_early(work, run_yaml, stop)
     except DropfedError as error:
-        why = "; ".join(str(error).splitlines())
-        logger.warning("%s cannot be offered yet, and is tried again when its turn comes: %s", run_yaml, why)
+        tell_not_offered(run_yaml, error)
         return None
     return None if store.is_over else store
 

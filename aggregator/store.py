@@ -445,10 +445,9 @@ def run_in_turn(work: Path) -> RunStore | None:
     first.
     """
     begun, still_open = runs_in(work), open_runs(work)
-    path = work / _TURN
-    launched = path.read_text("utf-8") if path.exists() else None
+    launched = (work / _TURN).read_bytes() if (work / _TURN).exists() else b""
     by_turn = [store for store in still_open if store.round_no]
-    by_turn += [store for store in still_open if store.run == launched]
+    by_turn += [store for store in still_open if store.run.encode() == launched]
     return next(iter([*by_turn, *still_open, *begun[-1:]]), None)
 
 
