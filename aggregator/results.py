@@ -4,34 +4,21 @@ run came to, and what keeps it from coming to anything.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 
-from aggregator.store import RunStore, metrics_of
-from shared.errors import RejectedError
+from aggregator.store import RunStore
+from shared.exchange.ledger import readable_tables
 from shared.exchange.mirror import Mirror
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard
-from shared.exchange.tables import MetricsRow
-from shared.learning.choice import Tables, best_of, choose, ends_early, received_rows, reported_scores, validation_means
+from shared.learning.choice import best_of, choose, ends_early, received_rows, reported_scores, validation_means
 from shared.learning.outcome import Outcome, Standstill, outcome_by_tables, standstills
-
-
-def read_tables(store: RunStore, ledgers: Mapping[str, Mirror], rounds: Collection[int]) -> Tables:
-    """Return every table of these rounds that can be read."""
-    tables: dict[int, dict[str, list[MetricsRow]]] = {}
-    for round_no in rounds:
-        for site in filter(ledgers.__contains__, store.participants(round_no)):
-            try:
-                tables.setdefault(round_no, {})[site] = metrics_of(ledgers[site], store.run, round_no)
-            except RejectedError:
-                continue
-    return tables
 
 
 def best_so_far(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str) -> int:
     """Return the aggregate that would be chosen now."""
-    rows = received_rows(read_tables(store, ledgers, range(1, store.round_no + 1)), "validation")
+    rows = received_rows(readable_tables(ledgers, store.run, range(1, store.round_no + 1)), "validation")
     return best_of(_kept(store), validation_means(rows, score_name))
 
 
@@ -46,7 +33,7 @@ def choose_final(
 ) -> FinalCard:
     """Choose among the aggregates that are kept; arguments as for ``choice.choose``."""
     verdicts = {round_no: store.verdicts(round_no) or {} for round_no in range(1, store.round_no + 1)}
-    tables = read_tables(store, ledgers, verdicts)
+    tables = readable_tables(ledgers, store.run, verdicts)
     return choose(run, tables, verdicts, kept=_kept(store), score_name=score_name, ended=ended, in_turn=in_turn)
 
 
@@ -55,14 +42,14 @@ def no_gain(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str) -> 
     run = store.configuration()
     if run.stop_after is None or store.verdicts(store.round_no) is None:
         return ""
-    return ends_early(run, read_tables(store, ledgers, range(1, store.round_no + 1)), score_name)
+    return ends_early(run, readable_tables(ledgers, store.run, range(1, store.round_no + 1)), score_name)
 
 
 def run_outcome(store: RunStore, ledgers: Mapping[str, Mirror]) -> Outcome | None:
     """Return what a run came to; None while it goes on."""
     if not store.is_over:
         return None
-    tables = partial(read_tables, store, ledgers)
+    tables = partial(readable_tables, ledgers, store.run)
     return outcome_by_tables(store.configuration(), store.card(), store.aborted(), tables)
 
 
@@ -72,7 +59,7 @@ def run_standstills(store: RunStore, ledgers: Mapping[str, Mirror], score_name: 
         return {}
     rounds = range(1, store.round_no + 1)
     verdicts = {round_no: closed for round_no in rounds if (closed := store.verdicts(round_no)) is not None}
-    rows = received_rows(read_tables(store, ledgers, verdicts), "validation")
+    rows = received_rows(readable_tables(ledgers, store.run, verdicts), "validation")
     return standstills(store.configuration(), verdicts, reported_scores(rows, score_name), score_name)
 
 

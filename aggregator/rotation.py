@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.configuration import read_configuration
-from aggregator.setup import invite_path
+from aggregator.setup import write_invite
 from aggregator.site import open_ledger, read_invite
 from shared.errors import ConfigurationError
+from shared.exchange.handovers import hand_over
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import AGGREGATOR, handover_path
-from shared.exchange.records.messages import Handover
-from shared.exchange.records.values import now_text
 from shared.exchange.signing import KEY_FILE, NEW_KEY_FILE, SigningKey
-from shared.folder.durable import sync_folder, write_file
+from shared.folder.durable import sync_folder
 
 
 @dataclass(frozen=True)
@@ -67,24 +65,10 @@ def rotate(work: Path) -> Rotation:
     new = SigningKey.made_at(work / NEW_KEY_FILE)
     for ledger in ledgers.values():
         if ledger.own.newest_key != new.public:
-            _hand_over(ledger, key, new.public)
+            hand_over(ledger.own, ledger.root, key, new.public, ledger.own_head)
     invited = sorted(read_configuration(work).sites.keys() - ledgers.keys())
     for site in invited:
-        invite = read_invite(work, site).model_copy(update={"aggregator_key": new.public})
-        content = invite.model_dump_json(indent=2, exclude_none=True).encode()
-        write_file(invite_path(work, site), content, private=True)
+        write_invite(work, site, read_invite(work, site).model_copy(update={"aggregator_key": new.public}))
     (work / NEW_KEY_FILE).replace(work / KEY_FILE)
     sync_folder(work)
     return Rotation(new.public, [*ledgers], invited)
-
-
-def _hand_over(ledger: Mirror, key: SigningKey, new: str) -> None:
-    handover = Handover(
-        federation=ledger.own.federation,
-        site=ledger.own.site,
-        number=ledger.own.next_key_number,
-        key=new,
-        after=ledger.own_head,
-        created=now_text(),
-    )
-    write_file(ledger.root / handover_path(handover.number, AGGREGATOR), key.sign(handover.model_dump()))

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aggregator.facts import ending_of
-from aggregator.results import read_tables
 from aggregator.same_images import TestImages, same_test_images
 from aggregator.site import open_ledger
 from aggregator.store import RunStore, consent_of, withdrawal_of
 from shared.exchange.encryption import EncryptionKey
+from shared.exchange.ledger import readable_tables
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.order import Ending
@@ -313,7 +313,7 @@ def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
     store, run, ledgers, card = reading.store, reading.run, reading.ledgers, reading.store.card()
     numbers, score = range(1, store.round_no + 1), card.score_name if card else SELECTION_SCORES.get(run.task, "")
     verdicts = {number: closed for number in numbers if (closed := store.verdicts(number)) is not None}
-    tables = read_tables(store, ledgers, numbers if with_open_round else verdicts)
+    tables = readable_tables(ledgers, store.run, numbers if with_open_round else verdicts)
     scores = reported_scores(received_rows(tables, "validation"), score)
     gained = gains(tables, card.chosen_round, score) if card else {}
     of_closed = {aggregate: found for aggregate, found in scores.items() if aggregate + 1 in verdicts}

@@ -155,8 +155,7 @@ def settle(
     for name, entrance in entrances.items():
         new = led(invites.get(name) or _invite(federation, name, entrance.user, key.public), entrance)
         if new != invites.get(name):
-            content = new.model_dump_json(indent=2, exclude_none=True).encode()
-            write_file(invite_path(work, name), content, private=True)
+            write_invite(work, name, new)
             made.append(invite_path(work, name))
     return made
 
@@ -199,6 +198,12 @@ def _extended(path: Path, configuration: AggregatorConfiguration, sites: Mapping
 def invite_path(work: Path, site: str) -> Path:
     """Return where a site's invite is kept."""
     return work / "invites" / f"{site}.json"
+
+
+def write_invite(work: Path, site: str, invite: Invite) -> None:
+    """Keep a site's invite, for its people alone to read."""
+    content = invite.model_dump_json(indent=2, exclude_none=True).encode()
+    write_file(invite_path(work, site), content, private=True)
 
 
 def _invite(federation: str, site: str, user: str, aggregator_key: str) -> Invite:

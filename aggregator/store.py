@@ -51,7 +51,6 @@ from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import Count, Record, ShareText, decimal_text, sentence
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import canonical
-from shared.exchange.tables import MetricsRow, read_metrics
 from shared.exchange.trust import open_record
 from shared.folder.durable import sync_folder, write_file
 from shared.learning.run_files import RunFiles, Scored
@@ -505,17 +504,3 @@ def training_images(ledger: Mirror, run: str) -> int:
     if consent is None or not consent.agrees:
         raise ValueError("a site that did not agree trains on nothing")
     return consent.training_images
-
-
-def metrics_of(ledger: Mirror, run: str, round_no: int) -> list[MetricsRow]:
-    """Return the table of a site's answer in a round.
-
-    Raises:
-        RejectedError: it is not a metrics table.
-        ActionRequiredError: it is not as it was accepted.
-    """
-    ref = MessageRef("update", run, round_no)
-    if ledger.message(ref) is None:
-        return []
-    with held_against(ref.path):
-        return read_metrics(ledger.content(ref, names.METRICS), f"{ref.path}/{names.METRICS}")

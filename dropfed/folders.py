@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from shared.audit.archive import open_archive
 from shared.audit.on_folders import check_key
 from shared.audit.reading import Finding, Reading
-from shared.audit.show import metrics_of
 from shared.audit.verify import verified
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.names import MessageRef
@@ -102,7 +101,7 @@ class DropFolder:
 
     def _rows(self, ref: MessageRef) -> list[MetricsRow]:
         try:
-            return metrics_of(self._reading, ref.run, ref.round_no)
+            return self._reading.table(ref.run, ref.round_no)
         except RejectedError:
             return []
 

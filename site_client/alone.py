@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,13 +20,10 @@ from torch import nn
 from shared.exchange.records.tensors import TensorList
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.kept_model import all_tensors
-from shared.learning.methods.contract import Local, Method, Tensors
-from shared.learning.objectives import Objective
+from shared.learning.methods.contract import Tensors
 from shared.learning.optimizers import new_optimizer, read_memory, remembered, restore_memory
-from shared.learning.training import Epoch, train_epoch
 
 if TYPE_CHECKING:
-    from shared.learning.tasks.contract import Dataset
     from site_client.train import Trainer
 
 logger = logging.getLogger(__name__)
@@ -65,38 +61,6 @@ class Alone:
         state = {name: torch.from_numpy(file.tensor(name)).to(device) for name in listed.tensors}
         self.network.load_state_dict({name: state[name] for name in self._model().tensors}, strict=False)
         restore_memory(self.optimizer, self.network, {name: state[_MEMORY + name] for name in self._memory().tensors})
-
-    def train(
-        self,
-        dataset: Dataset,
-        epochs: Callable[[int], Epoch],
-        objective: Objective,
-        on_progress: Callable[[int], None],
-    ) -> None:
-        """Train it through one round.
-
-        Args:
-            epochs: each by its number, from 1.
-            objective: the round's, as at the site's first step.
-            on_progress: is told the percentage done.
-        """
-        count = self.trainer.run.epochs
-        for number in range(1, count + 1):
-
-            def on_batch(done: int, total: int, before: int = number - 1) -> None:
-                on_progress(int(100 * (before + done / total) / count))
-
-            train_epoch(
-                self.trainer.task,
-                Method(self.trainer.method.options),
-                Local(self.network),
-                self.optimizer,
-                dataset.train,
-                epoch=epochs(number),
-                objective=objective,
-                on_batch=on_batch,
-                computing=self.trainer.computing,
-            )
 
     def keep(self, path: Path) -> None:
         """Write it where the next round finds it; one that has diverged is not, and goes on from the round before."""

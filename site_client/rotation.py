@@ -12,15 +12,14 @@ from pathlib import Path
 
 from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError, RejectedError
 from shared.escaping import quoted
-from shared.exchange.handovers import enrolled, followed, shown
-from shared.exchange.mirror import Mirror
-from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
+from shared.exchange.handovers import enrolled, followed, hand_over, shown
+from shared.exchange.mirror import MIRROR, Mirror
+from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD
 from shared.exchange.records.messages import Handover, Head
-from shared.exchange.records.values import now_text
 from shared.exchange.signing import KEY_FILE, NEW_KEY_FILE, SigningKey
 from shared.exchange.trust import Peer, open_site_card
 from shared.folder.contract import Folder
-from shared.folder.durable import sync_folder, write_file
+from shared.folder.durable import sync_folder
 from site_client.configuration import identity, read_configuration
 
 
@@ -69,7 +68,7 @@ def shown_key_by(work: Path, folder: Folder, key: str) -> str:
         ActionRequiredError: it is not the one that was handed over to last.
         RejectedError: what lies in the folder is no hand-over by the site's key.
     """
-    if (work / "mirror" / SITE_CARD).exists():
+    if (work / MIRROR / SITE_CARD).exists():
         return key
     us = read_configuration(work)
     try:
@@ -93,7 +92,7 @@ def _as_shown(work: Path, key: str, ourselves: Peer) -> str:
 def _ourselves(work: Path) -> Peer:
     """This site with all its keys; without a card in the mirror it has none."""
     us = identity(work)
-    mirror = work / "mirror"
+    mirror = work / MIRROR
     return followed(enrolled(Peer(us.federation, us.site, us.site, ""), mirror), mirror)
 
 
@@ -132,15 +131,7 @@ def rotate(work: Path) -> Handover:
         ConfigurationError, ActionRequiredError: as ``require_rotatable``.
     """
     after, key, ourselves = require_rotatable(work), own_key(work), _ourselves(work)
-    new, number = SigningKey.made_at(work / NEW_KEY_FILE), ourselves.next_key_number
-    handover = Handover(
-        federation=ourselves.federation,
-        site=ourselves.site,
-        number=number,
-        key=new.public,
-        after=after,
-        created=now_text(),
-    )
-    write_file(work / "mirror" / handover_path(number, ourselves.sender), key.sign(handover.model_dump()))
+    new = SigningKey.made_at(work / NEW_KEY_FILE)
+    handover = hand_over(ourselves, work / MIRROR, key, new.public, after)
     own_key(work)
     return handover

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -47,7 +47,7 @@ from shared.learning.targets import target_counts
 from shared.learning.tasks.classification import balanced
 from shared.learning.tasks.contract import Dataset, Evaluation, Sample, Task
 from shared.learning.tasks.terms import Options
-from shared.learning.training import Epoch, compare, evaluate, measure_statistics, train_epoch
+from shared.learning.training import Epoch, OnBatch, compare, evaluate, measure_statistics, train_epoch
 from shared.service import alive
 from site_client import store
 from site_client.alone import Alone
@@ -310,7 +310,10 @@ class Trainer:
                 local.kept[OPTIMIZER] = read_memory(optimizer, network, self.sharing.frozen)
         # 5. Train the site's own model as long; nothing of it enters what leaves but its scores of the rounds before.
         if alone is not None and phases:
-            alone.train(dataset, partial(self._epoch_of, this), this.objective, second)
+            epochs = [self._epoch_of(this, number) for number in range(1, self.run.epochs + 1)]
+            self._train_plainly(
+                alone.network, alone.optimizer, dataset, epochs, objective=this.objective, on_progress=second
+            )
         # 6. Write what leaves and what stays: one process alone, and what stays first, so that no crash leaves a model
         #    that was sent beside a state from before it.
         tables[names.METRICS] = table.content()
@@ -443,10 +446,6 @@ class Trainer:
         divided = self.computing.micro_batch if self.computing.divides(this.configuration.batch_size) else None
         for number, moving in enumerate(phases, 1):
             _let_move(this.local.network, moving)
-
-            def on_batch(done: int, total: int, before: int = number - 1) -> None:
-                on_progress(int(100 * (before + done / total) / len(phases)))
-
             trained = train(
                 self.task,
                 self.method,
@@ -455,13 +454,37 @@ class Trainer:
                 this.dataset.train,
                 epoch=self._epoch_of(this, number),
                 objective=this.objective,
-                on_batch=on_batch,
+                on_batch=_of_epoch(on_progress, number, len(phases)),
                 computing=self.computing,
             )
             if trained is not None:
                 this.table.add(number, "train", trained, micro_batch=divided)
             if is_scored(self.run, this.configuration.round):
                 this.table.add(number, "validation", self._evaluate(this, this.dataset.validation))
+
+    def _train_plainly(
+        self,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: Dataset,
+        epochs: Sequence[Epoch],
+        *,
+        objective: Objective,
+        on_progress: OnProgress,
+    ) -> None:
+        """Train a network without the steps of the run's method."""
+        for number, epoch in enumerate(epochs, 1):
+            train_epoch(
+                self.task,
+                Method(self.method.options),
+                Local(network),
+                optimizer,
+                dataset.train,
+                epoch=epoch,
+                objective=objective,
+                on_batch=_of_epoch(on_progress, number, len(epochs)),
+                computing=self.computing,
+            )
 
     def final_network(
         self,
@@ -484,23 +507,13 @@ class Trainer:
         network = self.network(len(dataset.classes), received, start, personal)
         self._refresh(network, dataset)
         objective = self._objective(dataset, self.run.rounds)
-        optimizer, count = self._optimizer(network), self.method.options.fine_tuning_epochs
-        for number in range(1, count + 1):
-
-            def on_batch(done: int, total: int, before: int = number - 1) -> None:
-                on_progress(int(100 * (before + done / total) / count))
-
-            train_epoch(
-                self.task,
-                Method(self.method.options),
-                Local(network),
-                optimizer,
-                dataset.train,
-                epoch=self._epoch(configuration, dataset, number, self.run.rounds + 1, "fine-tuning"),
-                objective=objective,
-                on_batch=on_batch,
-                computing=self.computing,
-            )
+        epochs = [
+            self._epoch(configuration, dataset, number, self.run.rounds + 1, "fine-tuning")
+            for number in range(1, self.method.options.fine_tuning_epochs + 1)
+        ]
+        self._train_plainly(
+            network, self._optimizer(network), dataset, epochs, objective=objective, on_progress=on_progress
+        )
         self.method.ready(network, self._read_state(state, self.sharing.with_final))
         return network.eval()
 
@@ -708,6 +721,11 @@ def _folder_of(site: SiteConfiguration, task: str) -> str:
     if folder is None:
         raise ActionRequiredError(f"{FILE}: data: names no folder for {task}; add `data: {{{task}: DIR}}`")
     return folder
+
+
+def _of_epoch(on_progress: OnProgress, number: int, count: int) -> OnBatch:
+    """Return what is told of the batches of an epoch, of so many, by the one that is told of all."""
+    return lambda done, total: on_progress(int(100 * (number - 1 + done / total) / count))
 
 
 def _halves(on_progress: OnProgress) -> tuple[OnProgress, OnProgress]:

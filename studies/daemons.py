@@ -23,7 +23,7 @@ from aggregator.configuration import PUBLISHED_WEIGHTS
 from aggregator.daemon import Daemon as AggregatorDaemon
 from aggregator.launch import prepare_daemon
 from aggregator.site import open_ledger
-from aggregator.store import RunStore, metrics_of
+from aggregator.store import RunStore
 from shared.errors import ActionRequiredError
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MANIFEST, MessageRef
@@ -174,7 +174,7 @@ def _outcome(home: Path, run: RunConfiguration, sites: Mapping[str, SiteDaemon],
     received, sent = [], []
     for round_no in range(1, store.round_no + 1):
         verdicts[round_no] = store.verdicts(round_no) or {}
-        tables[round_no] = {site: metrics_of(ledgers[site], run.run, round_no) for site in verdicts[round_no]}
+        tables[round_no] = {site: ledgers[site].table(run.run, round_no) for site in verdicts[round_no]}
         for site in verdicts[round_no] if round_no <= run.rounds else ():
             received.append(_bytes(ledgers[site], MessageRef("round", run.run, round_no)))
             sent.append(_bytes(ledgers[site], MessageRef("update", run.run, round_no)))

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from itertools import chain
 
 from shared.audit.reading import HiddenError, Reading
-from shared.audit.show import metrics_of
 from shared.doors.numbers import finite, whole
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
@@ -116,7 +115,7 @@ def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterat
 def _table(reading: Reading, ref: MessageRef) -> list[MetricsRow]:
     """Return the table of a site's answer; empty where there is none that holds."""
     try:
-        return metrics_of(reading, ref.run, ref.round_no)
+        return reading.table(ref.run, ref.round_no)
     except RejectedError:
         return []
 

@@ -214,6 +214,10 @@ class Reading(Ledger):
         check_file(message, name, len(content), digest_of(content))
         return b"".join(decrypted(BytesIO(content), said, path))
 
+    @property
+    def tells_rounded(self) -> bool:
+        return self.opened.protocol > 1
+
     def parsed(self, content: bytes, kind: type[AnyPayload], path: str) -> AnyPayload:
         """Return a record by what its file says, in the protocol of the folder.
 

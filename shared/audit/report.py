@@ -15,11 +15,11 @@ from typing import Any
 from shared.audit.closing import closing
 from shared.audit.difference import final_model, flat
 from shared.audit.reading import NOT_OPENED, UNKNOWN, Reading
-from shared.audit.show import readable_tables
 from shared.audit.sites import absent_sites, by_site, remarks, rounds_of, settings_of, sharing_of, titles, unnamed
 from shared.audit.verify import Audit
 from shared.doors.numbers import finite
 from shared.exchange import names
+from shared.exchange.ledger import readable_tables
 from shared.exchange.names import MessageRef
 from shared.exchange.order import Ending
 from shared.exchange.records.answers import Abort, Consent, Withdrawal

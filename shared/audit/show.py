@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shared.audit.contents import form_of
@@ -10,12 +10,11 @@ from shared.audit.reading import NOT_OPENED, Reading
 from shared.audit.sent import files_of
 from shared.audit.sites import rounds_of
 from shared.audit.timeline import verdict_text
-from shared.errors import ConfigurationError, NotFoundError, RejectedError
+from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records.verdicts import Verdict
-from shared.exchange.tables import MetricsRow, read_metrics
 from shared.moments import moment_text
 
 Document = dict[str, Any]
@@ -74,39 +73,11 @@ def lines(document: Document) -> Iterator[str]:
             yield escape(f"  does not hold: {problem}")
 
 
-def metrics_of(reading: Reading, run: str, round_no: int) -> list[MetricsRow]:
-    """Return the table of a site's answer; empty where there is none.
-
-    Raises:
-        RejectedError: it is not a metrics table, or another than its manifest says.
-    """
-    ref = MessageRef("update", run, round_no)
-    try:
-        content, shown_as = reading.content(ref, names.METRICS), f"{ref.path}/{names.METRICS}"
-        return read_metrics(content, shown_as, is_rounded=reading.opened.protocol > 1)
-    except NotFoundError:
-        return []
-
-
-def readable_tables(
-    readings: Mapping[str, Reading], run: str, rounds: Iterable[int]
-) -> dict[int, dict[str, list[MetricsRow]]]:
-    """By round and site: the tables of these rounds that hold."""
-    tables: dict[int, dict[str, list[MetricsRow]]] = {}
-    for round_no in rounds:
-        for site, reading in readings.items():
-            try:
-                tables.setdefault(round_no, {})[site] = metrics_of(reading, run, round_no)
-            except RejectedError:
-                continue
-    return tables
-
-
 def _of_site(reading: Reading, run: str, round_no: int) -> Document:
     asked, answered, settled = (MessageRef(kind, run, round_no) for kind, _ in _PARTS)
     problems: list[str] = []
     try:
-        rows = metrics_of(reading, run, round_no)
+        rows = reading.table(run, round_no)
     except RejectedError as error:
         rows = []
         problems.append(str(error))

@@ -16,7 +16,9 @@ from pathlib import Path
 from shared.errors import ActionRequiredError, AlreadyExistsError, ProtocolError, RejectedError
 from shared.escaping import quoted
 from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
-from shared.exchange.records.messages import Head
+from shared.exchange.records.messages import Handover, Head
+from shared.exchange.records.values import now_text
+from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer, open_federation, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
@@ -58,6 +60,26 @@ def followed(side: Peer, mirror: Path) -> Peer:
         except RejectedError as error:
             raise not_as_it_was_left(path, error) from None
     return side
+
+
+def hand_over(own: Peer, mirror: Path, key: SigningKey, new: str, after: Head) -> Handover:
+    """Hand over to our next key, in a record of the mirror.
+
+    Args:
+        key: ours until now.
+        new: the public key that follows.
+        after: our last message that ``key`` signed.
+    """
+    handover = Handover(
+        federation=own.federation,
+        site=own.site,
+        number=own.next_key_number,
+        key=new,
+        after=after,
+        created=now_text(),
+    )
+    write_file(mirror / handover_path(handover.number, own.sender), key.sign(handover.model_dump()))
+    return handover
 
 
 def learn(side: Peer, folder: Folder, mirror: Path, *, accepted: Head, only_named: bool = False) -> Peer:

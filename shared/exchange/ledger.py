@@ -7,15 +7,17 @@ anybody may have written. Each tells a record by its type and its message's ref.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 from shared.errors import NotFoundError, RejectedError
-from shared.exchange.names import MessageRef
+from shared.exchange.names import METRICS, MessageRef
 from shared.exchange.records.messages import Head
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.values import AnyPayload
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.retention import may_be_removed
+from shared.exchange.tables import MetricsRow, read_metrics
 from shared.exchange.trust import Message
 from shared.trouble import held_against
 
@@ -79,6 +81,28 @@ class Ledger(ABC):
         except (NotFoundError, RejectedError):
             return None
 
+    @property
+    def tells_rounded(self) -> bool:
+        """Whether losses and scores must be rounded here, as they are since protocol 2."""
+        return True
+
+    def table(self, run: str, round_no: int) -> list[MetricsRow]:
+        """Return the table of the site's answer in a round; empty where there is no answer, or none that opens.
+
+        Raises:
+            RejectedError: it is not a metrics table, or another than its manifest says.
+            ActionRequiredError: as for ``content``.
+        """
+        ref = MessageRef("update", run, round_no)
+        if ref not in self.messages:
+            return []
+        try:
+            with held_against(ref.path):
+                content = self.content(ref, METRICS)
+                return read_metrics(content, f"{ref.path}/{METRICS}", is_rounded=self.tells_rounded)
+        except NotFoundError:
+            return []
+
     @abstractmethod
     def configuration(self, run: str) -> RunConfiguration | None:
         """Return a run's configuration, as signed with the offer; None where it does not hold."""
@@ -100,3 +124,16 @@ class Ledger(ABC):
             self._chosen[ref.run] = card.chosen_round
         chosen = self._chosen.get(ref.run)
         return may_be_removed(run.keep, ref, settled=settled, chosen=chosen, difference=run.wire.difference)
+
+
+def readable_tables(
+    ledgers: Mapping[str, Ledger], run: str, rounds: Iterable[int]
+) -> dict[int, dict[str, list[MetricsRow]]]:
+    """Return the tables of these rounds that hold, by round and site."""
+    tables: dict[int, dict[str, list[MetricsRow]]] = {}
+    for round_no in rounds:
+        of_round = tables.setdefault(round_no, {})
+        for site, ledger in ledgers.items():
+            with suppress(RejectedError):
+                of_round[site] = ledger.table(run, round_no)
+    return tables

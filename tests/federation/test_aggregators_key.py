@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from aggregator import rotation
 from aggregator.cli import main as aggregator_command
 from aggregator.rotation import rotate
 from aggregator.setup import initialise
 from shared.audit.cli import main as audit_command
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, ConfigurationError
+from shared.exchange import handovers
 from shared.exchange.names import AGGREGATOR, MessageRef, handover_path, survey_path
 from shared.exchange.records.messages import Handover, Head
 from shared.exchange.records.surveys import Survey
@@ -165,7 +165,7 @@ def test_cut_off_at_any_step_the_same_command_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(SigningKey, "made_at", dying(SigningKey.made_at))
-        patch.setattr(rotation, "write_file", dying(write_file))
+        patch.setattr(handovers, "write_file", dying(write_file))
         replace = Path.replace
         patch.setattr(
             Path,

@@ -12,14 +12,13 @@ from click.testing import CliRunner
 
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
-from shared.exchange import names
+from shared.exchange import handovers, names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.messages import Handover
 from shared.exchange.signing import KEY_FILE, NEW_KEY_FILE, SigningKey, digest_of
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from shared.folder.lock import work_lock
-from site_client import rotation
 from site_client.cli import main
 from site_client.rotation import first_key, own_key, rotate, shown_key, shown_key_by
 from tests.federation.hospital import Hospital
@@ -99,7 +98,7 @@ def dying_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return wrapped
 
     monkeypatch.setattr(SigningKey, "made_at", dies(SigningKey.made_at))
-    monkeypatch.setattr(rotation, "write_file", dies(write_file))
+    monkeypatch.setattr(handovers, "write_file", dies(write_file))
     replace = Path.replace
 
     def replaced(self: Path, target: Path) -> object:

@@ -28,10 +28,10 @@ from shared.audit.reading import Reading
 from shared.audit.replay.models import Models
 from shared.audit.replay.rounds import Replayer, Round, find_round
 from shared.audit.replay.steps import Step, lacking
-from shared.audit.show import metrics_of, readable_tables
 from shared.audit.sites import not_opened, rounds_of, settings_of, sharing_of
 from shared.errors import ConfigurationError, DropfedError, RejectedError
 from shared.exchange import names
+from shared.exchange.ledger import readable_tables
 from shared.exchange.names import MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
@@ -269,7 +269,7 @@ class _Replay:
                 if of_round.verdicts[site].status not in SOUND:
                     continue
                 try:
-                    rows = metrics_of(self._readings[site], self._run.run, number)
+                    rows = self._readings[site].table(self._run.run, number)
                 except RejectedError as error:
                     return str(error)
                 if not rows:
