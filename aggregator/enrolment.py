@@ -40,7 +40,7 @@ def enrol(
         created=now_text(),
         files={names.README: FileEntry(size=len(README_TEXT), sha256=digest_of(README_TEXT))},
     )
-    path = home / "mirror" / names.FEDERATION
+    path = home / names.MIRROR / names.FEDERATION
     if not path.exists():
         write_file(path, key.sign(federation.model_dump()))
     folder.create(names.README, README_TEXT)

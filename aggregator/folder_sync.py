@@ -329,7 +329,7 @@ class FolderSync:
     @property
     def card_digest(self) -> str:
         """SHA-256 of the site's card, which an offer answers."""
-        return digest_of((self._home / "mirror" / names.SITE_CARD).read_bytes())
+        return digest_of((self._home / names.MIRROR / names.SITE_CARD).read_bytes())
 
     def _open_channel(self) -> None:
         """Begin the exchange; nothing yet with a site that is not enrolled."""

@@ -288,7 +288,7 @@ def _software(work: Path, site: str) -> str:
     Raises:
         ActionRequiredError: the card is damaged.
     """
-    path = work / "sites" / site / "mirror" / names.SITE_CARD
+    path = work / "sites" / site / names.MIRROR / names.SITE_CARD
     try:
         federation = read_configuration(work).federation
         return open_site_card(path.read_bytes(), federation=federation, site=site, secret=None).software

@@ -18,7 +18,7 @@ from shared.durations import duration_text
 from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
-from shared.exchange.mirror import MIRROR, Mirror
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.records.messages import status_text
 from shared.exchange.records.run import round_name
@@ -334,7 +334,7 @@ def _card_software(home: Path, ledger: Mirror | None) -> str | None:
     """Return what a site's card says of its software; None before it joined."""
     if ledger is None:
         return None
-    content = (home / MIRROR / names.SITE_CARD).read_bytes()
+    content = (home / names.MIRROR / names.SITE_CARD).read_bytes()
     return open_site_card(content, federation=ledger.peer.federation, site=home.name, secret=None).software
 
 

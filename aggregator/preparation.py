@@ -386,7 +386,7 @@ def _remarks(
         yield Finding("note", f"quorum: all {pluralize(run.quorum, 'site')}; {waits}")
     if not learning.method.in_turn:
         yield from about_largest_site(work, run)
-    absent = [site for site in run.sites if not (work / "sites" / site / "mirror" / names.SITE_CARD).exists()]
+    absent = [site for site in run.sites if not (work / "sites" / site / names.MIRROR / names.SITE_CARD).exists()]
     if absent:
         yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
     down, up = _sizes_of_a_round(learning)

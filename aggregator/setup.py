@@ -12,7 +12,7 @@ from types import MappingProxyType
 from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, read_configuration
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
-from shared.exchange.names import AGGREGATOR, FEDERATION, is_name
+from shared.exchange.names import AGGREGATOR, FEDERATION, MIRROR, is_name
 from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_yaml
 from shared.exchange.records.messages import Invite
 from shared.exchange.signing import KEY_FILE, SigningKey
@@ -166,7 +166,7 @@ def encryption_key(work: Path) -> EncryptionKey:
     Raises:
         ActionRequiredError: it is missing, and sites know it.
     """
-    written = (path.read_bytes() for path in work.glob(f"sites/*/mirror/{FEDERATION}"))
+    written = (path.read_bytes() for path in work.glob(f"sites/*/{MIRROR}/{FEDERATION}"))
     is_known = any(open_federation(content, aggregator_key=None).aggregator_encryption_key for content in written)
     return (EncryptionKey.at if is_known else EncryptionKey.made_at)(work / ENCRYPTION_KEY_FILE)
 

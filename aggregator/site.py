@@ -7,7 +7,7 @@ from pathlib import Path
 from shared.errors import RejectedError
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
-from shared.exchange.mirror import MIRROR, Mirror
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.reading import parse_json
 from shared.exchange.records.messages import Federation, Head, Invite
@@ -39,7 +39,7 @@ def open_ledger(home: Path, *, key: str | None = None, encryption_key: Encryptio
 
 def enrolled_in(home: Path) -> Federation | None:
     """Return what says who takes part, or None until the site is enrolled: its card is written last."""
-    mirror = home / MIRROR
+    mirror = home / names.MIRROR
     if not (mirror / names.SITE_CARD).exists():
         return None
     return open_federation((mirror / names.FEDERATION).read_bytes(), aggregator_key=None)

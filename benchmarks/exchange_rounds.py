@@ -76,7 +76,7 @@ def _moments(
 ) -> Iterator[float]:
     """When each step of a site's round had ended, in seconds since 1970."""
     down, up = MessageRef("round", RUN, number), MessageRef("update", RUN, number)
-    mirrors = {AGGREGATOR: home.aggregator / "sites" / site / "mirror", site: home.site(site) / "mirror"}
+    mirrors = {AGGREGATOR: home.aggregator / "sites" / site / names.MIRROR, site: home.site(site) / names.MIRROR}
     for ref, sender, reader in ((down, AGGREGATOR, site), (up, site, AGGREGATOR)):
         mine = [request for request in requests if request.site == site and request.path.startswith(ref.manifest)]
         # A rename changes ctime: a manifest's says when its message was complete.

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from shared.doors import patterns
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange.forms import text_like
-from shared.exchange.names import FEDERATION, SITE_CARD, Name
+from shared.exchange.names import FEDERATION, MIRROR, SITE_CARD, Name
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.messages import Federation
 from shared.exchange.records.run import DistributionName
@@ -197,7 +197,7 @@ def require_here(work: Path) -> None:
         ConfigurationError: there is no such directory, or it is no site's.
     """
     require_work(work, MADE_BY)
-    if not (work / FILE).exists() and not (work / "mirror").is_dir():
+    if not (work / FILE).exists() and not (work / MIRROR).is_dir():
         raise ConfigurationError(
             [f"{work}: is no site's work directory: {FILE} is not in it; name that with --work, or run {MADE_BY}"]
         )
@@ -218,7 +218,7 @@ def read_configuration(work: Path) -> SiteConfiguration:
 def _misfits(work: Path, configuration: SiteConfiguration) -> list[str]:
     """Where the settings are not of the site that takes part from here: as the aggregator, or else its card, says."""
     for name in (FEDERATION, SITE_CARD):
-        path = work / "mirror" / name
+        path = work / MIRROR / name
         try:
             known, _ = open_signed(path.read_bytes())
         except (FileNotFoundError, ValueError):  # a damaged one is told of where it is needed
@@ -257,7 +257,7 @@ def identity(work: Path) -> Federation | SiteConfiguration:
         ConfigurationError: the aggregator has not accepted this site yet, and ``site.yaml`` cannot be read.
     """
     try:
-        return open_federation((work / "mirror" / FEDERATION).read_bytes(), aggregator_key=None)
+        return open_federation((work / MIRROR / FEDERATION).read_bytes(), aggregator_key=None)
     except (FileNotFoundError, RejectedError):
         return read_configuration(work)
 

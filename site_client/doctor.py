@@ -13,8 +13,7 @@ from shared.check import Finding, LookAtImages, with_problems
 from shared.durations import duration_text
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError
 from shared.exchange.handovers import followed
-from shared.exchange.mirror import MIRROR
-from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD
+from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, MIRROR, SITE_CARD
 from shared.exchange.records.messages import Federation
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
@@ -156,7 +155,7 @@ def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration,
     Raises:
         ActionRequiredError: name or key are others, or there are two cards.
     """
-    own = work / "mirror" / SITE_CARD
+    own = work / MIRROR / SITE_CARD
     cards = {str(own): own.read_bytes()} if own.exists() else {}
     with suppress(NotFoundError):
         cards[f"{SITE_CARD} in the folder"] = folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES)

@@ -19,7 +19,7 @@ from shared.doors import Refusal
 from shared.doors.schema import fill
 from shared.errors import DropfedError, LeftAloneError, RejectedError, TransientError
 from shared.exchange.channel import Channel
-from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD, STATUS, MessageRef
+from shared.exchange.names import MAX_RECORD_BYTES, MIRROR, SITE_CARD, STATUS, MessageRef
 from shared.exchange.records.messages import Phase, Status, status_text
 from shared.exchange.records.values import now_text, sentence
 from shared.exchange.signing import SigningKey, open_signed
@@ -51,7 +51,7 @@ def last_status(work: Path) -> Status | None:
 def _software_since(work: Path) -> str | None:
     """Return which dropfed this is, if the site's card says another: it was updated since the site joined."""
     try:
-        card, _ = open_signed((work / "mirror" / SITE_CARD).read_bytes())
+        card, _ = open_signed((work / MIRROR / SITE_CARD).read_bytes())
     except (FileNotFoundError, Refusal):
         return None
     return own_software() if card.get("software") != own_software() else None
@@ -174,5 +174,5 @@ class Heartbeat:
         """
         self._folder.look_anew()
         there = self._folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES)
-        here = (self._work / "mirror" / SITE_CARD).read_bytes()
+        here = (self._work / MIRROR / SITE_CARD).read_bytes()
         return there == here and shown_key(self._work) == first_key(self._work)

@@ -49,10 +49,10 @@ def offer_folder(work: Path, run: str) -> Path:
         ConfigurationError: there is no such directory, or no such run was offered here.
     """
     require_here(work)
-    ref = work / "mirror" / MessageRef("offer", run).path
+    ref = work / names.MIRROR / MessageRef("offer", run).path
     if not is_name(run) or not (ref / names.MANIFEST).exists():
         offered = sorted(
-            path.parent.parent.name for path in (work / "mirror" / names.RUNS).glob(f"*/offer/{names.MANIFEST}")
+            path.parent.parent.name for path in (work / names.MIRROR / names.RUNS).glob(f"*/offer/{names.MANIFEST}")
         )
         if not offered:
             remedy = (

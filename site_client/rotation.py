@@ -13,8 +13,8 @@ from pathlib import Path
 from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError, RejectedError
 from shared.escaping import quoted
 from shared.exchange.handovers import enrolled, followed, hand_over, shown
-from shared.exchange.mirror import MIRROR, Mirror
-from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD
+from shared.exchange.mirror import Mirror
+from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, MIRROR, SITE_CARD
 from shared.exchange.records.messages import Handover, Head
 from shared.exchange.signing import KEY_FILE, NEW_KEY_FILE, SigningKey
 from shared.exchange.trust import Peer, open_site_card

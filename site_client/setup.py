@@ -156,7 +156,7 @@ def join(
         enrolment=enrolment_code(invite.enrolment_secret, invite.federation, invite.site, key.public),
         created=now_text(),
     )
-    write_file(work / "mirror" / names.SITE_CARD, key.sign(card.model_dump()))
+    write_file(work / names.MIRROR / names.SITE_CARD, key.sign(card.model_dump()))
     if password is not None:
         write_file(work / configuration.password_file, password.encode(), private=True)
     write_file(path, _HEAD + dump_yaml(configuration))

@@ -32,9 +32,7 @@ def youden_cut(predicted: pd.DataFrame) -> float:
     found = ranking(predicted["probability_1"].to_numpy(), predicted["class"].to_numpy() == 1)
     if not found.positives[-1] or not found.negatives[-1]:
         return 0.5
-    # In whole numbers: equals stay equal, which two rounded shares need not.
-    gain = found.positives * found.negatives[-1] - found.negatives * found.positives[-1]
-    return float(found.scores[int(np.argmax(gain))])
+    return float(found.scores[int(np.argmax(found.scaled_youden()))])
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from shared.folder.local import LocalFolder
 
 _AGGREGATORS, _HOSPITALS = "aggregator.yaml", "site.yaml"
 """What lies in a work directory, and never in a drop folder."""
-MIRROR = "mirror"
-"""The folder in a work directory that holds the copy of a drop folder."""
 _CARDS = {names.FEDERATION, names.SITE_CARD}
 _LEVELS = 5  # of folders that a message lies below its drop folder
 
@@ -155,7 +153,7 @@ def _folder_at_address(address: str, user: str, password: str, ca_file: Path | N
 
 def _mirrors(home: Path) -> dict[str, Folder]:
     """Return the copies in an aggregator's work directory."""
-    mirrors = sorted(home.glob(f"sites/*/{MIRROR}"))
+    mirrors = sorted(home.glob(f"sites/*/{names.MIRROR}"))
     if not mirrors:
         raise ConfigurationError([f"{home}: is an aggregator's work directory that no hospital has joined yet"])
     return {str(mirror): MirroredFolder(mirror) for mirror in mirrors}
@@ -198,7 +196,7 @@ def _is_shut(root: Path) -> bool:
 
 def _is_drop_folder(root: Path) -> bool:
     """Return whether it says whose it is; a daemon's own copy does too, and has its heartbeat elsewhere."""
-    if root.absolute().name == MIRROR and not _has(root, names.STATUS):
+    if root.absolute().name == names.MIRROR and not _has(root, names.STATUS):
         return False
     return any(_has(root, name) for name in _CARDS)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from shared.audit.archive import MIRROR, Archive, is_address
+from shared.audit.archive import Archive, is_address
 from shared.audit.reading import Reading
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
@@ -130,7 +130,7 @@ def _last_of(name: str) -> str:
     if is_address(name):
         return name.rstrip("/").rpartition("/")[2]
     path = Path(name).absolute()
-    return path.parent.name if path.name == MIRROR else path.name
+    return path.parent.name if path.name == names.MIRROR else path.name
 
 
 def settings_of(readings: Mapping[str, Reading], run: str) -> RunConfiguration | None:

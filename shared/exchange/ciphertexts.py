@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange.encryption import Ciphertext, EncryptionKey, RunKey, decrypt, encrypt, run_key
-from shared.exchange.names import FEDERATION, SITE_CARD, MessageRef
+from shared.exchange.names import FEDERATION, MIRROR, SITE_CARD, MessageRef
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.trust import Message, open_federation, open_site_card
 from shared.folder.durable import link_file
@@ -26,7 +26,7 @@ class Ciphertexts:
     """
 
     def __init__(self, home: Path, own: EncryptionKey | None) -> None:
-        self._mirror = home / "mirror"
+        self._mirror = home / MIRROR
         self._home = home / "ciphertext"
         self._own = own
         self._keys: dict[str, RunKey] = {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 
 from shared.errors import DoubtfulError, NotFoundError, RejectedError, TransientError
 from shared.exchange.encryption import content_bytes
@@ -12,8 +13,10 @@ from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MessageRef, is_weights
 from shared.exchange.records.messages import Status
 from shared.exchange.records.surveys import Survey
-from shared.exchange.trust import Message, check_encrypted, check_file
+from shared.exchange.trust import Message, Peer, check_encrypted, check_file
 from shared.folder.contract import Folder
+
+RecordT = TypeVar("RecordT")
 
 logger = logging.getLogger(__name__)
 
@@ -121,12 +124,7 @@ class Inbox:
         Raises:
             RejectedError: signature or names do not hold.
         """
-        try:
-            return self._mirror.peer.open_status(content)
-        except RejectedError:
-            if not self._learn_keys():
-                raise
-            return self._mirror.peer.open_status(content)
+        return self._opened(lambda peer: peer.open_status(content))
 
     def open_survey(self, content: bytes, number: int) -> Survey:
         """Return a survey of the aggregator that is the other side, and that was not seen before.
@@ -134,12 +132,16 @@ class Inbox:
         Raises:
             RejectedError: signature, names or number do not hold, or it is not well-formed.
         """
+        return self._opened(lambda peer: peer.open_survey(content, number, is_new=True))
+
+    def _opened(self, read: Callable[[Peer], RecordT]) -> RecordT:
+        """Return what the other side signed, under the keys that are known here or else those that the folder shows."""
         try:
-            return self._mirror.peer.open_survey(content, number, is_new=True)
+            return read(self._mirror.peer)
         except RejectedError:
             if not self._learn_keys():
                 raise
-            return self._mirror.peer.open_survey(content, number, is_new=True)
+            return read(self._mirror.peer)
 
     def _learn_keys(self) -> bool:
         """Look for further keys of the other side; return whether there is one.

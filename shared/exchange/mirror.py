@@ -31,7 +31,7 @@ from shared.exchange.ciphertexts import Ciphertexts
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.handovers import enrolled, followed, not_as_it_was_left
 from shared.exchange.ledger import Ledger
-from shared.exchange.names import AGGREGATOR, MANIFEST, RUN_CONFIGURATION, RUNS, SURVEYS, MessageRef, ref_at
+from shared.exchange.names import AGGREGATOR, MANIFEST, MIRROR, RUN_CONFIGURATION, RUNS, SURVEYS, MessageRef, ref_at
 from shared.exchange.records.messages import Head
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.values import AnyPayload
@@ -40,8 +40,6 @@ from shared.exchange.trust import Message, Peer, check_encrypted, check_file, op
 from shared.folder.durable import put_in_place, sync_file, write_file
 
 logger = logging.getLogger(__name__)
-
-MIRROR = "mirror"
 
 
 class Mirror(Ledger):

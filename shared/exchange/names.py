@@ -43,6 +43,9 @@ RECORD_FOLDERS = frozenset({KEYS, AGGREGATOR_KEYS, SURVEYS, SHEETS})
 """Folders of signed records that are part of no message."""
 RUNS = "runs"
 
+MIRROR = "mirror"
+"""The copy of the drop folder, in what either side keeps of a site."""
+
 SCRATCH = tuple(f"check-{number}" for number in range(1, 10))
 """Scratch folders, directly in the drop folder: so few names can tell nobody anything."""
 

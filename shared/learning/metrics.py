@@ -78,6 +78,14 @@ class Ranking:
     positives: Counts
     negatives: Counts
 
+    def scaled_youden(self) -> Counts:
+        """(D,) Youden's J, sensitivity + specificity − 1, at each score, times both counts.
+
+        In whole numbers: equals stay equal, which two rounded shares need not, and ``argmax`` takes the highest score.
+        """
+        scaled: Counts = self.positives * self.negatives[-1] - self.negatives * self.positives[-1]
+        return scaled
+
     def auroc(self) -> float | None:
         """P(a positive scores above a negative), a tie counting one half, in [0, 1]; None without either."""
         pairs = int(self.positives[-1]) * int(self.negatives[-1])

@@ -65,8 +65,7 @@ def youden_threshold(uncertainty: NDArray[np.floating], wrong: NDArray[np.bool_]
     if all_right == 0:
         return Threshold(FALLBACK_THETA, "all wrong", None, predictions, all_wrong)
     by_uncertainty = ranking(uncertainty, wrong)
-    # J times both counts is an integer, so that equal J are equal here, and argmax takes the first: the highest θ.
-    scaled_j = by_uncertainty.positives * all_right - by_uncertainty.negatives * all_wrong  # (D,)
+    scaled_j = by_uncertainty.scaled_youden()
     best = int(np.argmax(scaled_j))
     if scaled_j[best] <= 0:
         return Threshold(FALLBACK_THETA, "no separation", 0.0, predictions, all_wrong)
