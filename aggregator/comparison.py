@@ -11,9 +11,9 @@ from typing import Any
 
 from aggregator.report.tables import NOT_REPORTED
 from aggregator.report.text import NONE, short, size, table_lines
-from aggregator.run_view import RECEIVED_SPLITS, Bytes, RunView
+from aggregator.run_view import Bytes, RunView
 from shared.audit.difference import flat
-from shared.exchange.tables import Split
+from shared.exchange.tables import RECEIVED_SPLITS, Split
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The aggregator daemon: reads the facts, lets ``rounds.decide`` say what to do, does it, waits.
 
 This thread does everything local (sign, score, combine); one folder-sync worker per site moves files
-(``site.py``), so a site that cannot be reached holds up nobody else.
+(``folder_sync.py``), so a site that cannot be reached holds up nobody else.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ class Daemon:
                 self._ledgers[site].flush()  # no score is kept of an answer that a crash could undo
                 store.write_score(round_no, site, scored)
             case rounds.CloseRound(round_no):
-                store.close_round(round_no, self._verdicts(round_no))
+                store.close_round(round_no, self._verdicts(round_no))  # on the disk before the first is signed
                 self._tell_standstills()
             case rounds.Aggregate(round_no):
                 self._aggregate(round_no)

@@ -20,8 +20,6 @@ from importlib.metadata import version
 from math import prod
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from aggregator.comparison import summary_of
 from aggregator.configuration import bounds_of, read_configuration
 from aggregator.model_card_text import (
@@ -94,8 +92,6 @@ class Formed(Record):
 
 class Form(Question[Formed]):
     """Write the model that lies in a folder in other forms beside it, and say what it began from."""
-
-    form = TypeAdapter(Formed)
 
     run: RunConfiguration
     folder: Path

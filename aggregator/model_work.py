@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import TypeAdapter
-
 from aggregator.configuration import AggregatorConfiguration, bounds_of
 from aggregator.preparation import Begun, Learning, Prepared, open_learning
 from aggregator.store import RunStore
@@ -108,7 +106,7 @@ class Here:
         late: Mapping[str, Late] = NONE_LATE,
     ) -> dict[str, Verdict]:
         """See ``ModelWork``."""
-        scored = self.engine.together(round_no, checked, limit=limit, answer=answer)
+        scored = self.engine.without_spoilers(round_no, checked, limit=limit, answer=answer)
         return self.engine.decide(round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn, late=late)
 
     def combine(
@@ -469,8 +467,6 @@ class RunHere(Record):
 class First(Question[None]):
     """Make the first global model."""
 
-    form = TypeAdapter(type(None))
-
     here: RunHere
     made: Path
 
@@ -487,8 +483,6 @@ class First(Question[None]):
 
 class Check(Question[Scored]):
     """What does the check of an answer give?"""
-
-    form = TypeAdapter(Scored)
 
     here: RunHere
     message: Message
@@ -531,8 +525,6 @@ class Check(Question[Scored]):
 class LimitBelow(Question[float]):
     """What must a score exceed, where the sites had received this aggregate?"""
 
-    form = TypeAdapter(float)
-
     here: RunHere
     aggregate: Path
     tolerance: BelowLast
@@ -547,14 +539,12 @@ class LimitBelow(Question[float]):
         return self.here.learning().heldout.limit(self.aggregate, self.tolerance)
 
 
-class Decide(Question[dict[str, Verdict]]):
+class Decide(Question[dict[Name, Verdict]]):
     """What becomes of a round's answers?
 
     Args:
         answers: those that passed their checks.
     """
-
-    form = TypeAdapter(dict[Name, Verdict])
 
     here: RunHere
     round_no: int
@@ -576,7 +566,7 @@ class Decide(Question[dict[str, Verdict]]):
         made = self.here.making(self.round_no, self.made)
         aggregation = Aggregation(made, learning.method, learning.groups())
         engine, answer = RoundEngine(made, learning.method, aggregation), self.answers.__getitem__
-        scored = engine.together(self.round_no, self.checked, limit=self.limit, answer=answer)
+        scored = engine.without_spoilers(self.round_no, self.checked, limit=self.limit, answer=answer)
         if self.answers and all(each.reason for site, each in scored.items() if each and site in self.answers):
             self._try_without(learning)
         return engine.decide(
@@ -596,8 +586,6 @@ class Decide(Question[dict[str, Verdict]]):
 
 class Combine(Question[None]):
     """Make the next global model. That it would not be finite, though it was tried out, is the plug-in's doing."""
-
-    form = TypeAdapter(type(None))
 
     here: RunHere
     round_no: int

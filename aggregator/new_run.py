@@ -11,8 +11,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from aggregator.configuration import FILE, PUBLISHED_WEIGHTS, AggregatorConfiguration, bounds_of
 from aggregator.preparation import run_problems
 from aggregator.store import runs_in
@@ -201,8 +199,6 @@ def drafted(work: Path, configuration: AggregatorConfiguration, said: Said) -> D
 
 class Write(Question[Draft]):
     """What is the RUN.yaml of a PI's answers?"""
-
-    form = TypeAdapter(Draft)
 
     work: Path
     configuration: AggregatorConfiguration

@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict
 from torch import nn
 
 from aggregator.configuration import (
@@ -146,8 +146,6 @@ class Begin(Question[Begun]):
         where: that file, as people are told it.
         besides: the problems that are known already.
     """
-
-    form = TypeAdapter(Begun)
 
     work: Path
     configuration: AggregatorConfiguration

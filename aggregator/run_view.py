@@ -26,7 +26,7 @@ from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.order import Ending
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
-from shared.exchange.tables import IMAGES_OF, MetricsRow, Split, difference_of, error_of, is_support
+from shared.exchange.tables import IMAGES_OF, RECEIVED_SPLITS, MetricsRow, Split, difference_of, error_of, is_support
 from shared.learning.choice import Tables, received_rows, reported_scores
 from shared.learning.gain import Gain, gains
 from shared.learning.metrics import mean_over_sites
@@ -35,9 +35,6 @@ from shared.learning.tasks import SELECTION_SCORES
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-RECEIVED_SPLITS: tuple[Split, ...] = ("validation", "test")
-"""What a site scores the model on that it received, before it trains."""
 
 _NORMAL_95 = 1.96
 """Standard errors to either side."""

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from aggregator.configuration import Tracking
-from aggregator.run_view import RECEIVED_SPLITS, Round, view_run
+from aggregator.run_view import Round, view_run
 from aggregator.sinks import Mlflow, Point, Settled, Sink, TensorBoard
 from aggregator.store import RunStore
 from shared.errors import TransientError
 from shared.exchange.records.values import sentence
+from shared.exchange.tables import RECEIVED_SPLITS
 from shared.trouble import Trouble
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import TypeAdapter
-
 from shared.commands import say
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, TransientError
 from shared.escaping import escape
@@ -223,8 +221,6 @@ class LookAtImages(Question[list[Finding]]):
     Args:
         setting: where the folder is named, as in "site.yaml: data".
     """
-
-    form = TypeAdapter(list[Finding])
 
     setting: str
     task: str

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 import torch
-from pydantic import TypeAdapter
 
 from shared.commands import AS_JSON, say
 from shared.errors import PluginError
@@ -121,8 +120,6 @@ class Predicted:
 class Predict(Question[Predicted]):
     """Write what a model says about images; arguments as for ``ask_about``."""
 
-    form = TypeAdapter(Predicted)
-
     folder: Path
     images: Path
     output: Path
@@ -153,8 +150,6 @@ class Evaluated:
 
 class Evaluate(Question[Evaluated]):
     """How does a model do on a labelled folder? Arguments as for ``show_scores``."""
-
-    form = TypeAdapter(Evaluated)
 
     folder: Path
     labelled: Path

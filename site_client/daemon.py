@@ -157,7 +157,7 @@ class Daemon:
     def permit(self, direction: Direction) -> None:
         """Ask, before each block of a large file, whether it is still wanted. What has moved so far is not lost.
 
-        What is signed is sent, for all that follows it is chained to it; so a withdrawal ends only what comes.
+        What is signed must be sent, because later messages build on it. So a withdrawal stops downloads only.
 
         Raises:
             Stopped: it is not.

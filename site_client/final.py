@@ -10,7 +10,6 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from pydantic import TypeAdapter
 from torch import nn
 
 from shared.errors import RejectedError
@@ -121,8 +120,6 @@ def arrived_final(work: Path, ledger: Mirror, run: RunConfiguration, offered: Sh
 
 class KeepFinal(Trains[None]):
     """Make a final model ready for use."""
-
-    form = TypeAdapter(None)
 
     arrived: Arrived
 

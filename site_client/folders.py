@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from shared.errors import DataError
 from shared.learning.apart import Progress, Question
 from shared.learning.data.division import Block, Folders, Present, present
@@ -52,8 +50,6 @@ class Found:
 
 class UnitsIn(Question[Sequence[Unit]]):
     """What lies in a folder?"""
-
-    form = TypeAdapter(list[Unit])
 
     task: str
     root: Path

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from shared.check import Finding, look_at_masks, require_task
 from shared.errors import ConfigurationError, DataError
@@ -96,8 +95,6 @@ class LookAtOwn(Question[list[Finding]]):
         members: of each set; None: they make none, and are read to see what is wrong with them.
         count: how many labelled images there are.
     """
-
-    form = TypeAdapter(list[Finding])
 
     task: str
     root: Path

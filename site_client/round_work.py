@@ -248,28 +248,27 @@ class RoundWork:
     def _work_through(
         self, trainer: Trainer, configuration: RoundConfiguration, files: Files, is_time: IsTime
     ) -> Worked:
-        """Work a round through: by torchrun's processes, in a plug-in's own process, by a program of the
-        hospital's, or here. A private run's noise is
-        one process's to draw.
+        """Work a round through: by torchrun's processes, in a plug-in's own process, by a program of the hospital's, or
+        here; asked in this order. Torchrun never has a private run, whose noise one process must draw.
         """
         run, site = trainer.run, self._configuration
-        if run.plugins and site.launcher == "daemon":
-            members = self._members(trainer)
+        by_torchrun = site.launcher == "torchrun" and run.privacy is None and run.program_at(site.site) is None
+        if by_torchrun:
+            self._dataset = None  # each process reads the images itself
+        if by_torchrun or (run.plugins and site.launcher == "daemon"):
             asked = Train(
                 work=self._work,
                 site=site,
                 run=run,
                 sharing=trainer.sharing,
-                members=members,
+                members=self._members(trainer),
                 round=configuration,
                 files=files,
             )
+            if by_torchrun:
+                return work_together(asked, is_time)
             worked = answered(asked, site, run.plugins, is_time)
             return self._as_promised(worked, trainer, configuration, files, names_of(run.plugins))
-        if site.launcher == "torchrun" and run.privacy is None and run.program_at(site.site) is None:
-            self._dataset = None  # each process reads the images itself
-            members = self._members(trainer)
-            return work_together(trainer, configuration, members, files, work=self._work, site=site, is_time=is_time)
         dataset = self.images(run.run)
         if run.program_at(site.site) is not None and (configuration.epochs or run.task == EXTERNAL):
             worked = trained_outside(

@@ -21,7 +21,9 @@ scratch/                                 a round's models in the plain form, if 
 scratch/torchrun/                        what processes that train together are to do; gone with it
 scratch/program-*/                       what a program that trains reads and writes; gone with it
 external-trainer.log                     what that program said in the last round
-torchrun.log  torchrun-1.log  log-1.txt  what those of the last round said; on node 1; what that node's `assist` said
+torchrun.log                             what those processes said in the last round
+torchrun-1.log                           the same of those on node 1
+log-1.txt                                what `assist` said on node 1
 status.json                              the last heartbeat, also when it could not be sent
 running.yaml                             the settings that the daemon started with
 """

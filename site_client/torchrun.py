@@ -25,20 +25,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from shared.errors import ActionRequiredError, ConfigurationError, TransientError
-from shared.exchange.records.run import RoundConfiguration, RunConfiguration
-from shared.exchange.records.tensors import Sharing
-from shared.exchange.records.values import Record
+from shared.errors import ConfigurationError, TransientError
 from shared.folder.durable import write_file
-from shared.learning.apart import IsTime, environment_of, rest_or_go_on
-from shared.learning.data.sets import Members
+from shared.learning.apart import IsTime, Obstacle, environment_of, rest_or_go_on
 from site_client import store
 from site_client.configuration import FILE, SiteConfiguration
-from site_client.train import Files, Trainer, Worked
+from site_client.train import Train, Worked
 
 logger = logging.getLogger(__name__)
 
@@ -46,27 +41,11 @@ JOB, WORKED, TROUBLE, STORE = "job.json", "worked.json", "trouble.json", "store"
 LOOK_S = 0.2  # between two looks at how far it is
 END_S = 10.0  # how long torchrun may take to end once it is not wanted
 
-WORKED_FORM = TypeAdapter(Worked)
 
-
-class Job(Record):
+class Job(Train):
     """``job.json``: one attempt at a round's work. Its paths mean the same to all machines."""
 
     attempt: str
-    work: Path
-    site: SiteConfiguration
-    run: RunConfiguration
-    sharing: Sharing
-    round: RoundConfiguration
-    members: Members
-    files: Files
-
-
-class Obstacle(Record):
-    """``trouble.json``: what stood in the way of a process, as a person is told it."""
-
-    kind: Literal["transient", "action required"]
-    text: str
 
 
 def job_folder(work: Path) -> Path:
@@ -74,40 +53,19 @@ def job_folder(work: Path) -> Path:
     return work / store.SCRATCH / "torchrun"
 
 
-def work_together(
-    trainer: Trainer,
-    configuration: RoundConfiguration,
-    members: Members,
-    files: Files,
-    *,
-    work: Path,
-    site: SiteConfiguration,
-    is_time: IsTime,
-) -> Worked:
+def work_together(asked: Train, is_time: IsTime) -> Worked:
     """Work one round through, as ``Trainer.work`` does, by the processes that ``site.yaml`` says.
-
-    Args:
-        members: which units make up each set; each process reads the images itself.
 
     Raises:
         Stopped: by ``is_time``.
         TransientError: a process ended before the work did.
-        ActionRequiredError: what stood in the way of one, and needs a person.
+        DropfedError: what stood in the way of one.
     """
-    folder = job_folder(work)
+    folder = job_folder(asked.work)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     folder.chmod(0o700)
-    job = Job(
-        attempt=secrets.token_hex(8),
-        work=work,
-        site=site,
-        run=trainer.run,
-        sharing=trainer.sharing,
-        round=configuration,
-        members=members,
-        files=files,
-    )
+    job = Job(attempt=secrets.token_hex(8), **dict(asked))
     write_file(folder / JOB, job.model_dump_json().encode())
     try:
         with _started(job, 0) as torchrun:
@@ -209,8 +167,8 @@ def _environment(site: SiteConfiguration) -> dict[str, str]:
 
 def _outcome(folder: Path, code: int, log: Path) -> Worked:
     if code == 0:
-        return WORKED_FORM.validate_json((folder / WORKED).read_bytes())
+        worked: Worked = Job.form().validate_json((folder / WORKED).read_bytes())
+        return worked
     if (path := folder / TROUBLE).exists():
-        obstacle = Obstacle.model_validate_json(path.read_bytes())
-        raise (TransientError if obstacle.kind == "transient" else ActionRequiredError)(obstacle.text)
+        raise Obstacle.model_validate_json(path.read_bytes()).error()
     raise TransientError(f"a training process ended before its round did: what all of them said is in {log}")

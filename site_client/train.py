@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
@@ -21,7 +20,7 @@ from shared.exchange.reading import check_record, dump_yaml
 from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Groups, Sharing, TensorList
 from shared.exchange.records.wire import FileEntry
-from shared.exchange.tables import ALONE, IMAGES_OF, Split, difference_of, error_of, is_declared
+from shared.exchange.tables import IMAGES_OF, RECEIVED_SPLITS, Split, difference_of, error_of, is_declared
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.apart import AnswerT, Progress, Question
 from shared.learning.bootstrap import Bootstrap
@@ -292,7 +291,8 @@ class Trainer:
         # 2. Measure what the received model is worth on this site's images, before it is trained: epoch 0. Beside it,
         #    what the model is worth that the site trains by itself.
         tables = self._measure(this, files)
-        alone = self._alone(this, files)
+        if (alone := self._open_alone(this, files)) is not None:
+            self._score_alone(this, alone)
         # 3. Train, epoch by epoch. The closing round has none.
         optimizer = self._optimizer(network)
         if OPTIMIZER in local.kept:
@@ -357,7 +357,7 @@ class Trainer:
         if not self.method.measures_received:
             self.method.measure(this.local)
         if is_scored(self.run, this.configuration.round):
-            for split in ALONE:
+            for split in RECEIVED_SPLITS:
                 found = self._scored(this, network, split)
                 if split == "test":
                     found = self._compared(this, files, self._with_ood(network, dataset, found))
@@ -402,22 +402,26 @@ class Trainer:
     def _evaluate(self, this: _Round, samples: Sequence[Sample]) -> Evaluation:
         return evaluate(self.task, this.local.network, samples, this.objective, self.computing)
 
-    def _alone(self, this: _Round, files: Files) -> Alone | None:
-        """Return the model that this site trains by itself, as its last round left it, once it is scored like the one
-        that was received; None in a run without a baseline, and where this site has not begun one in the first round.
+    def _open_alone(self, this: _Round, files: Files) -> Alone | None:
+        """Return the model that this site trains by itself, as its last round left it; None in a run without a
+        baseline, and where this site has not begun one in the first round.
         """
-        round_no, dataset = this.configuration.round, this.dataset
-        if self.run.baseline is None or (round_no > 1 and files.alone is None):
+        dataset = this.dataset
+        if self.run.baseline is None or (this.configuration.round > 1 and files.alone is None):
             return None
         network = self.network(len(dataset.classes), files.received, files.start, None)
         alone = Alone.begun(self, network)
         if files.alone is not None:
             alone.restore(files.alone)
         self._refresh(network, dataset)
-        if round_no > 1 and is_scored(self.run, round_no):
-            for split in ALONE:
-                this.table.add(0, split, self._scored(this, network, split), alone=True)
         return alone
+
+    def _score_alone(self, this: _Round, alone: Alone) -> None:
+        """Score it like the one that was received; in round 1 it is that one."""
+        round_no = this.configuration.round
+        if round_no > 1 and is_scored(self.run, round_no):
+            for split in RECEIVED_SPLITS:
+                this.table.add(0, split, self._scored(this, alone.network, split), alone=True)
 
     def _epoch_of(self, this: _Round, number: int) -> Epoch:
         return self._epoch(this.configuration, this.dataset, number, this.configuration.round)
@@ -614,8 +618,6 @@ class Trainer:
 class RequirementsOf(Question[Requirements]):
     """What does a run demand of a site?"""
 
-    form = TypeAdapter(Requirements)
-
     run: RunConfiguration
     micro_batch: int | None = None
 
@@ -679,16 +681,12 @@ class Trains(Question[AnswerT]):
 class CountsOf(Trains[Counts]):
     """How many images has each set of a run?"""
 
-    form = TypeAdapter(Counts)
-
     def answer(self, on_progress: Progress) -> Counts:
         return Counts.of(self.opened()[1])
 
 
 class Train(Trains[Worked]):
     """Work a round through; the answer is what it came to."""
-
-    form = TypeAdapter(Worked)
 
     round: RoundConfiguration
     files: Files

@@ -12,16 +12,16 @@ from pathlib import Path
 import torch
 from torch._C._distributed_c10d import FileStore
 
-from shared.errors import DropfedError, TransientError
+from shared.errors import DropfedError
 from shared.folder.durable import write_file
-from shared.learning.apart import PERCENT, REST, confine
+from shared.learning.apart import REST, REST_S, Obstacle, confine, tell_percent
 from shared.learning.compute import prepare_compute
 from shared.learning.plugins import permit
 from shared.learning.processes import Processes, joined
 from shared.lifeline import end, end_with_starter
 from site_client.apart import ALLOWED_IN, bounds_of
 from site_client.configuration import computing_of
-from site_client.torchrun import JOB, STORE, TROUBLE, WORKED, WORKED_FORM, Job, Obstacle
+from site_client.torchrun import JOB, STORE, TROUBLE, WORKED, Job
 from site_client.train import trainer_at
 from site_client.trouble import as_trouble
 
@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 TROUBLES = (DropfedError, OSError, MemoryError, torch.OutOfMemoryError)
 """What is told, and is no mistake in a program."""
-
-REST_S = 1.0  # between two looks whether the rest is over
 
 
 def main(folder: Path) -> None:
@@ -44,12 +42,9 @@ def main(folder: Path) -> None:
             permit(job.run.plugins, job.site.policy.plugins, ALLOWED_IN)
         _work(job, folder)
     except TROUBLES as error:
-        trouble = as_trouble(error, job.work)
+        trouble = error if isinstance(error, DropfedError) else as_trouble(error, job.work)
         logger.error("%s", trouble)
-        obstacle = Obstacle(
-            kind="transient" if isinstance(trouble, TransientError) else "action required", text=str(trouble)
-        )
-        write_file(folder / TROUBLE, obstacle.model_dump_json().encode())
+        write_file(folder / TROUBLE, Obstacle.of(trouble).model_dump_json().encode())
         end(1)
     except Exception:
         logger.exception("ended by an error that nobody expected; please report it")
@@ -76,14 +71,13 @@ def _work(job: Job, folder: Path) -> None:
 
         worked = trainer.work(dataset, job.round, job.files, on_progress)
         if processes.leads:
-            write_file(folder / WORKED, WORKED_FORM.dump_json(worked))
+            write_file(folder / WORKED, Job.form().dump_json(worked))
 
 
 def _tell_and_rest(folder: Path, processes: Processes, percent: int) -> None:
     """Say how far it is; all rest together, in short waits, so that none loses patience with another."""
     if processes.leads:
-        (folder / f"{PERCENT}.new").write_text(str(percent))
-        (folder / f"{PERCENT}.new").replace(folder / PERCENT)
+        tell_percent(folder, percent)
     while processes.lead_says((folder / REST).exists()):
         time.sleep(REST_S)
 

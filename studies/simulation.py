@@ -315,7 +315,7 @@ def _play(
             name: check.scored(answer, tables[round_no][name], trains=round_no <= run.rounds)
             for name, answer in answers.items()
         }
-        scored = engine.together(round_no, checked, limit=limit, answer=answers.__getitem__)
+        scored = engine.without_spoilers(round_no, checked, limit=limit, answer=answers.__getitem__)
         verdicts[round_no] = engine.decide(round_no, scored, limit=limit, answer=answers.__getitem__)
         if round_no <= run.rounds:
             engine.combine(round_no, verdicts[round_no], answers.__getitem__)

@@ -12,8 +12,7 @@ from aggregator.cli import main
 from aggregator.largest_site import about_largest_site
 from aggregator.setup import initialise
 from shared.exchange import names
-from shared.exchange.names import MIRROR
-from shared.exchange.names import MessageRef
+from shared.exchange.names import MIRROR, MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.answers import Consent
 from shared.exchange.records.messages import Federation, Head, Manifest, SiteCard

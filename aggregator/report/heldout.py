@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from aggregator.configuration import allowed_plugins, bounds_of, read_configuration
@@ -169,8 +168,6 @@ def find_heldout(work: Path, run: RunConfiguration) -> HeldOut | str:
 
 class FindModel(Question[Model | str]):
     """What does a run's model cost? Or why is that not known?"""
-
-    form = TypeAdapter(Model | str)
 
     work: Path
     run: RunConfiguration

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from aggregator.configuration import read_configuration
 from aggregator.report import site_figures, tables
 from aggregator.report.before_after import against_last, before_and_after, gain_and_worst, gained
@@ -18,11 +16,12 @@ from aggregator.report.heldout_figures import heldout_figures
 from aggregator.report.tables import Table
 from aggregator.report.timeline import timeline
 from aggregator.results import best_so_far
-from aggregator.run_view import RECEIVED_SPLITS, Reading, RunView, open_run_files, view_of
+from aggregator.run_view import Reading, RunView, open_run_files, view_of
 from aggregator.store import RunStore
 from shared.errors import DataError, RejectedError
 from shared.exchange.names import Name
 from shared.exchange.reading import dump_yaml
+from shared.exchange.tables import RECEIVED_SPLITS
 from shared.folder.durable import write_file
 from shared.learning.apart import Progress, Question
 from shared.learning.compute import EXACT, prepare_compute
@@ -67,8 +66,6 @@ def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
 
 class WritePages(Question[None]):
     """Write the pages of a run; arguments as for ``write_pages``."""
-
-    form = TypeAdapter(type(None))
 
     work: Path
     run: Name

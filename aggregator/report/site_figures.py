@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from aggregator.report.figures import BLUE, GREEN, ORANGE, SOFT, Figure, label, lines, panel, shares
 from aggregator.report.tables import Cell, Missing, Table, by_aggregate, is_number, number, of_rounds, score_title, told
-from aggregator.run_view import RECEIVED_SPLITS, RunView
-from shared.exchange.tables import Split, is_declared
+from aggregator.run_view import RunView
+from shared.exchange.tables import RECEIVED_SPLITS, Split, is_declared
 from shared.learning.metrics import DROPPED_PERCENTS, OF_CLASS
 from shared.plurals import pluralize
 

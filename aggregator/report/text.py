@@ -10,9 +10,9 @@ from typing import Any
 from aggregator.report.before_after import Alone, against_last, before_and_after, gain_and_worst, gained
 from aggregator.report.heldout import Model
 from aggregator.report.tables import Missing, Table, told
-from aggregator.run_view import RECEIVED_SPLITS, Part, RunView
+from aggregator.run_view import Part, RunView
 from shared.escaping import escape
-from shared.exchange.tables import Split
+from shared.exchange.tables import RECEIVED_SPLITS, Split
 from shared.learning.outcome import chosen_text, reason_text
 from shared.sizes import size_text
 

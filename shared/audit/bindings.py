@@ -297,7 +297,9 @@ def _of_its_run(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
 
 
 def _of_its_choice(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
-    """Yield the chosen aggregate has the best mean; where rounds' files were removed, it is the best of those left."""
+    """Yield what is wrong where the chosen aggregate has not the best mean; which it need not, where files of rounds
+    were removed: then it is the best of those left.
+    """
     means = {whole(number): finite(mean) for number, mean in card.validation.items()}
     if not means or run.keep.startswith("last ") or _is_in_turn(run):
         return

@@ -187,9 +187,10 @@ class Inbox:
             logger.warning("%s: took %s back from the folder", self._mirror.own.site, message.ref.path)
 
     def _fails_again(self, path: str) -> bool:
-        """Return a first failure may be a torn read; a second one is told, whatever came.
+        """Return whether reading failed here before. A first failure may be a torn read; a second one is told.
 
-        Whoever writes in the folder could else have a message fail otherwise each time, and be waited for for ever.
+        Else whoever writes in the folder could have a message fail in another way each time, and be waited for for
+        ever.
         """
         failed_before = path in self._failed
         self._failed.add(path)

@@ -27,6 +27,8 @@ Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 RowSplit = Split | Literal["validation_alone", "test_alone"]
 """What a row is over; of the last two the model is the one that the site has trained alone."""
+RECEIVED_SPLITS: tuple[Split, ...] = ("validation", "test")
+"""On what a site scores the model that it received, before it trains."""
 ALONE: Mapping[Split, RowSplit] = {"validation": "validation_alone", "test": "test_alone"}
 """By split: what a row says that is over it and of the model that the site has trained alone."""
 EPSILON = "epsilon"

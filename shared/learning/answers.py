@@ -131,7 +131,7 @@ def _check_files(
         check_tensors(file(name), TensorList(tensors=listed), f"{ref.path}/{name}", largest=largest)
 
 
-def together(
+def without_spoilers(
     run: RunConfiguration,
     round_no: int,
     scored: Mapping[str, Scored | None],
@@ -140,9 +140,8 @@ def together(
     answer: Callable[[str], Answer],
     aggregation: Aggregation,
 ) -> dict[str, Scored | None]:
-    """What the checks of a round's answers gave, and why those do not count that cannot be worked on with the others.
-
-    What goes with the aggregate that the answers were measured with is made on the way.
+    """Return what the checks of a round's answers gave, and why those do not count that cannot be worked on with the
+    others. Written on the way is what goes with the aggregate that the answers were measured with.
 
     Args:
         scored, limit, answer: as for ``decide``.

@@ -15,7 +15,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -44,6 +44,7 @@ WITH_PLUGINS = "--with-plugins"
 """By what people have a command run the plug-ins that a model or a run names."""
 
 LOOK_S = 0.05  # between two looks whether it has answered
+REST_S = 1.0  # between two looks of one that rests whether it is to go on
 _ROOM_BYTES = 4_000_000_000  # that PyTorch itself takes, and what prepares images, beside what a run says it takes
 _LARGEST_ANSWER = 100_000_000  # bytes: the units of a large folder
 _SECRET = re.compile("PASS|SECRET|TOKEN|CREDENTIAL|KEY|PROXY", re.IGNORECASE)
@@ -93,17 +94,17 @@ class Bounds(Record):
 
 
 class Question(Record, Generic[AnswerT]):
-    """A piece of work with a task or a method, which may be a plug-in's.
+    """A piece of work with a task or a method, which may be a plug-in's; the argument of its class is its answer."""
 
-    Attributes:
-        form: of its answer.
-    """
-
-    form: ClassVar[TypeAdapter[Any]]
+    @classmethod
+    def form(cls) -> TypeAdapter[Any]:
+        """Return the form of its answer."""
+        arguments = (base.__pydantic_generic_metadata__["args"] for base in cls.__mro__ if issubclass(base, Question))
+        return TypeAdapter(next(found[0] for found in arguments if found))
 
     @property
     def step(self) -> str:
-        """What people call the work; empty where who asks says it."""
+        """What people call the work; empty if the caller names it."""
         return ""
 
     @abstractmethod
@@ -226,6 +227,12 @@ def confine(bounds: Bounds) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
+def tell_percent(folder: Path, percent: int) -> None:
+    """Write, in a folder in which a process works, how far it is."""
+    (folder / f"{PERCENT}.new").write_text(str(percent))
+    (folder / f"{PERCENT}.new").replace(folder / PERCENT)
+
+
 def rest_or_go_on(folder: Path, is_time: IsTime) -> bool:
     """Ask whether a process that works in a folder is to rest, and have it know; return whether it goes on."""
     goes_on = is_time(_percent(folder))
@@ -264,7 +271,7 @@ def _outcome(question: Question[Any], folder: Path, code: int, whose: str) -> An
         if obstacle.exists():
             raise fill_json(Obstacle, _bounded(obstacle), _LARGEST_ANSWER).error()
         if code == 0:
-            return fill_form(question.form, _bounded(answer), _LARGEST_ANSWER)
+            return fill_form(question.form(), _bounded(answer), _LARGEST_ANSWER)
     except (OSError, Refusal):
         raise PluginError(f"{whose}: what it came to cannot be read; ask who wrote it") from None
     why = last_words(folder / OUTPUT, code)

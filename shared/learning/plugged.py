@@ -17,12 +17,23 @@ import torch
 from shared.doors.schema import fill_json
 from shared.errors import DropfedError, PluginError
 from shared.folder.durable import disk_trouble, write_file
-from shared.learning.apart import ANSWER, OBSTACLE, OUTPUT, PERCENT, QUESTION, REST, Asked, Obstacle, Question, confine
+from shared.learning.apart import (
+    ANSWER,
+    OBSTACLE,
+    OUTPUT,
+    QUESTION,
+    REST,
+    REST_S,
+    Asked,
+    Obstacle,
+    Question,
+    confine,
+    tell_percent,
+)
 from shared.learning.loading import can_fork
 from shared.learning.plugins import permit
 from shared.lifeline import end, end_with_starter
 
-REST_S = 1.0  # between two looks whether the rest is over
 _LARGEST_QUESTION = 100_000_000  # bytes: the members of a large set
 
 logger = logging.getLogger(__name__)
@@ -62,7 +73,7 @@ def work(folder: Path) -> None:
         kind: type[Question[Any]] = getattr(import_module(module), name)
         question = fill_json(kind, asked.question.encode(), _LARGEST_QUESTION)
         answer = question.answer(lambda percent: _tell_and_rest(folder, percent))
-        write_file(folder / ANSWER, kind.form.dump_json(answer))
+        write_file(folder / ANSWER, kind.form().dump_json(answer))
     except (MemoryError, torch.OutOfMemoryError):
         _tell(folder, PluginError(f"{asked.whose}: {asked.bounds.too_large}"))
     except DropfedError as error:
@@ -80,8 +91,7 @@ def _tell(folder: Path, error: DropfedError) -> None:
 
 
 def _tell_and_rest(folder: Path, percent: int) -> None:
-    (folder / f"{PERCENT}.new").write_text(str(percent))
-    (folder / f"{PERCENT}.new").replace(folder / PERCENT)
+    tell_percent(folder, percent)
     while (folder / REST).exists():
         time.sleep(REST_S)
 

@@ -22,7 +22,7 @@ from shared.exchange.records.wire import PLAIN, FileEntry
 from shared.exchange.trust import Message
 from shared.exchange.weights import check_tensors
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import NONE_LATE, check_answer, decide, together
+from shared.learning.answers import NONE_LATE, check_answer, decide, without_spoilers
 from shared.learning.late import move_on
 from shared.learning.methods.contract import MODEL, Method
 from shared.learning.run_files import Late, RunFiles, Scored
@@ -140,7 +140,7 @@ class RoundEngine:
         """
         return self._plain_files.of(site, round_no, file, counts_in=counts_in)
 
-    def together(
+    def without_spoilers(
         self,
         round_no: int,
         scored: Mapping[str, Scored | None],
@@ -149,7 +149,7 @@ class RoundEngine:
         answer: Callable[[str], Answer],
     ) -> dict[str, Scored | None]:
         """Return what the checks gave, and why those do not count that cannot be worked on with the others."""
-        return together(self._run, round_no, scored, limit=limit, answer=answer, aggregation=self._aggregation)
+        return without_spoilers(self._run, round_no, scored, limit=limit, answer=answer, aggregation=self._aggregation)
 
     def decide(
         self,
@@ -164,7 +164,7 @@ class RoundEngine:
         """Return the verdict on each site that the round asked, with its weight.
 
         Args:
-            scored: what ``check``, then ``together``, gave; None where no answer came.
+            scored: what ``check``, then ``without_spoilers``, gave; None where no answer came.
             limit: what a score must exceed.
             answer: of a site whose answer passed the checks.
             withdrawn: the sites that have left the run.

@@ -84,7 +84,7 @@ class RunFiles(ABC):
         return self._round(round_no) / f"settled-{group}{names.WEIGHTS_SUFFIX}"
 
     def answer_path(self, round_no: int, site: str) -> Path:
-        """Return a site's model in the plain form. Paths of several are in the order of the sites' folders."""
+        """Return a site's model in the plain form."""
         return self._round(round_no) / "answers" / site / names.SITE_MODEL
 
     def late_path(self, round_no: int, site: str) -> Path:

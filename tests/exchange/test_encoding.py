@@ -275,7 +275,6 @@ def refusal(home: Path, content: bytes, wire: Wire) -> RejectedError:
 ZSTD = Wire(compression="zstd")
 GOOD_FRAME = FRAMES["a.weight"].tobytes()
 SKIPPABLE = b"\x50\x2a\x4d\x18" + struct.pack("<I", 7) + b"patient"
-DICTIONARY = zstandard.ZstdCompressionDict(b"patient" * 40, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 UNKNOWN_SIZE = zstandard.ZstdCompressor(write_content_size=False).compress(MODEL["a.weight"].tobytes())
 
 

@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-from pydantic import TypeAdapter
 
 from shared.learning.apart import ANSWER, OUTPUT, QUESTION, Asked, Bounds, Progress, Question, environment_of
 from shared.learning.standby import Standby, standing_by
@@ -39,8 +37,6 @@ class WhoAnswers(Question[list[int]]):
     """
 
     told: str = ""
-
-    form: ClassVar[TypeAdapter[list[int]]] = TypeAdapter(list[int])
 
     def answer(self, on_progress: Progress) -> list[int]:
         print("said by who answers")
@@ -87,7 +83,7 @@ def answer_of(folder: Path, question: WhoAnswers | None = None, threads: int = 1
         standing_by(__name__, folder, environment_of(threads), output) as standby,
     ):
         wait_until(lambda: ended(standby))
-    answered, forked_from = WhoAnswers.form.validate_json((folder / ANSWER).read_bytes())
+    answered, forked_from = WhoAnswers.form().validate_json((folder / ANSWER).read_bytes())
     return answered, forked_from
 
 

@@ -6,8 +6,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from shared.audit.archive import Archive, MirroredFolder
 from shared.audit.reading import Reading
 from shared.audit.replay.run import replay
@@ -45,8 +43,6 @@ class Opened(Record):
 
 class Replay(Question[list[Step]]):
     """What comes of a run that is computed again? Arguments as for ``replay_apart``."""
-
-    form = TypeAdapter(list[Step])
 
     run: Name
     folders: dict[str, Opened]

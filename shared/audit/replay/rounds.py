@@ -290,7 +290,7 @@ class Replayer:
         gone = {site for site in scored if site in found.gone}
         if why := found.gone[min(gone)] if gone else self._why_not(found, accepted, answers):
             return scored, why
-        return self._engine.together(number, scored, limit=limit, answer=answers.__getitem__), None
+        return self._engine.without_spoilers(number, scored, limit=limit, answer=answers.__getitem__), None
 
     def _verdicts(
         self,

@@ -148,7 +148,7 @@ class _Replay:
             yield Step(0, f"offer, {name}", "same" if len(said) == 1 else "differs", told)
 
     def _tensors(self) -> Step:
-        """Return what travels is what this software computes for the run: nobody was offered something else."""
+        """Return whether what travels is what this software computes for the run, and nothing else was offered."""
         computed = sharing(self._task, self._method, self._network)
         if computed == self._sharing:
             return Step(0, "offer, what travels", "same", f"{pluralize(len(computed.tensors), 'tensor')} each round")
