@@ -368,6 +368,7 @@ _FEDEE_SIGNALS = {
         },
         "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
     },
+    "tune": {"learning_rates": [0.003, 0.01, 0.03]},  # of 0.0003, 0.001 and 0.003 every arm took the last
     "noise": [0.1, 1.0],
 }
 
