@@ -427,7 +427,7 @@ def _about_scoring(run: RunConfiguration) -> Iterator[Finding]:
 
 def _steps(required: Requirements) -> Finding:
     """Return how long a small site trains in the whole run."""
-    takes = f"steps: a site with {_SMALL} training images takes {required.steps(_SMALL)} of them in the whole run"
+    takes = f"training: a site with {_SMALL} training images takes {required.steps(_SMALL)} steps in the whole run"
     if not required.takes_few_steps(_SMALL):
         return Finding("note", takes)
     more = "raise rounds, epochs, or how often `augmentation` shows an image, or lower batch_size"

@@ -25,7 +25,7 @@ from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
 from shared.learning.apart import Progress, Question
 from shared.learning.data.splits import SPLIT_FILE, read_split_file, unit_of
-from shared.learning.plugins import described, disagreements, distributions, provided_by
+from shared.learning.plugins import described, distributions, provided_by
 from shared.learning.tasks import task_named, task_names
 from shared.plurals import pluralize
 from shared.sizes import size_text
@@ -106,8 +106,12 @@ def look_at_plugins(allowed: Mapping[str, str], where: str) -> Iterator[Finding]
         told = f"plug-in {name} {plugin.version}, {plugin.sha256}"
         if name not in allowed:
             yield Finding("note", f"{told}: is installed and not allowed; {where} says which are")
-        elif problems := disagreements([plugin], allowed, where):
-            yield from (Finding("problem", problem) for problem in problems)
+        elif allowed[name] != plugin.sha256:
+            yield Finding(
+                "problem",
+                f"{told}: is installed, and {where} allows the files {allowed[name][:16]}…; if you trust what is "
+                "installed, write down its hash, else install the allowed wheel again",
+            )
         else:
             yield Finding("ok", f"{told}: allowed; provides {', '.join(provided_by(distribution))}")
     for name in sorted(allowed.keys() - here.keys()):

@@ -279,6 +279,16 @@ def running_configuration(work: Path) -> SiteConfiguration:
     )
 
 
+def changed_settings(work: Path, running: SiteConfiguration) -> str | None:
+    """Return that ``site.yaml`` is not what the daemon at work here started with; None if it is."""
+    try:
+        if read_configuration(work) == running:
+            return None
+    except ConfigurationError as error:
+        return f"{'; '.join(error.problems)}; the daemon goes on with what it started with"
+    return f"{work / FILE} was changed since the daemon started; what it says now holds from the next start on"
+
+
 def configuration_in_force(work: Path) -> SiteConfiguration:
     """Return the settings of the daemon at work here, or those that it would start with.
 

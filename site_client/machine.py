@@ -14,7 +14,7 @@ from shared.escaping import quoted
 from shared.folder.lock import is_at_work
 from shared.plurals import pluralize
 from shared.sizes import size_text
-from site_client.configuration import FILE, SiteConfiguration, computing_of
+from site_client.configuration import FILE, SiteConfiguration, changed_settings, computing_of, running_configuration
 from site_client.installation import as_named
 
 LITTLE_DISK_BYTES = 10 << 30
@@ -35,6 +35,8 @@ def look_at_daemon(work: Path) -> Iterator[Finding]:
     """See whether a daemon works in this directory, and whether systemd starts one with the machine."""
     if is_at_work(work):
         yield Finding("ok", "daemon: one works in this directory; a second one would not start")
+        if (changed := changed_settings(work, running_configuration(work))) is not None:
+            yield Finding("warning", f"daemon: {changed}")
     else:
         yield Finding(
             "note", f"daemon: none works in this directory; `dropfed-site run --work {quoted(work)}` starts one"

@@ -60,7 +60,8 @@ def offer_folder(work: Path, run: str) -> Path:
             )
             raise ConfigurationError([f"{run}: no such run was offered to {work}, nor any other yet; {remedy}"])
         waiting = [other for other in offered if standing(work, other) == "offered"]
-        told = f"waiting for an answer: {', '.join(waiting)}" if waiting else "none waits for an answer"
+        none = "none waits for an answer; of one that was launched just now the daemon learns at its next look"
+        told = f"waiting for an answer: {', '.join(waiting)}" if waiting else none
         here = f"the runs here are {', '.join(offered)}"
         raise ConfigurationError([f"{run}: no such run was offered to {work}; {here}; {told}"])
     return ref

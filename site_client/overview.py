@@ -22,10 +22,9 @@ from shared.moments import moment_text
 from shared.software import own_software
 from site_client import limits, store
 from site_client.configuration import (
-    FILE,
     SiteConfiguration,
+    changed_settings,
     configuration_in_force,
-    read_configuration,
     require_here,
     workers_of,
 )
@@ -70,7 +69,7 @@ def overview(work: Path) -> dict[str, Any]:
             workers_of(configuration),
             configuration.processes * configuration.nodes,
         ),
-        "settings": _changed_settings(work, configuration) if running else None,
+        "settings": changed_settings(work, configuration) if running else None,
     }
 
 
@@ -94,16 +93,6 @@ def overview_text(state: dict[str, Any]) -> str:
     if state["trouble"]:
         lines.append(f"trouble: {state['trouble']}")
     return "\n".join(lines)
-
-
-def _changed_settings(work: Path, running: SiteConfiguration) -> str | None:
-    """That ``site.yaml`` is not what the daemon runs with, if so."""
-    try:
-        if read_configuration(work) == running:
-            return None
-    except ConfigurationError as error:
-        return f"{'; '.join(error.problems)}; the daemon goes on with what it started with"
-    return f"{work / FILE} was changed since the daemon started; what it says now holds from the next start on"
 
 
 def _standing(

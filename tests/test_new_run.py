@@ -164,7 +164,7 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     assert result.exit_code == 0, result.output
     assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 1 round\n" in result.output
     assert "score_every" not in result.output
-    assert "steps: a site with 20 training images takes 60 of them in the whole run, which may be too" in result.output
+    assert "training: a site with 20 training images takes 60 steps in the whole run, which may be too" in result.output
     assert re.search(
         r"note     held-out set: 4 images; background: \d\d% of pixels, vessel: [\d.]+% of pixels\n", result.output
     )

@@ -66,7 +66,8 @@ def test_whoever_decides_again_is_told_what_it_replaces(run: Played, north: Path
 
 
 def test_a_run_is_asked_for_that_was_not_offered(run: Played, north: Path) -> None:
-    told = f"no such run was offered to {north}; the runs here are {RUN}; none waits for an answer\n"
+    none = "none waits for an answer; of one that was launched just now the daemon learns at its next look"
+    told = f"no such run was offered to {north}; the runs here are {RUN}; {none}\n"
     assert told in site(north, "show", "other").output
     run.run = "octa-2"
     run.offer()
@@ -109,7 +110,9 @@ def test_the_status_shows_what_the_daemon_runs_with(run: Played, north: Path) ->
     with work_lock(north):
         said = site(north, "status").output
         assert "limits: 1 thread\n" in said
-        assert f"settings: {north / 'site.yaml'} was changed since the daemon started" in said
+        changed = f"{north / 'site.yaml'} was changed since the daemon started"
+        assert f"settings: {changed}" in said
+        assert f"warning  daemon: {changed}" in site(north, "check", "--quick").output
         edit(north, "threads", "many")
         said = site(north, "status").output
         assert "limits: 1 thread\n" in said and "the daemon goes on with what it started with" in said

@@ -161,6 +161,16 @@ def _files(distribution: Distribution, name: str) -> Iterator[tuple[str, Path]]:
             yield path, root / path
 
 
+def path_in_wheel(file: Path, plugins: Iterable[Plugin]) -> str | None:
+    """Return a file's path in the one of some wheels whose file it is; None if it is none's."""
+    here = distributions()
+    for plugin in plugins:
+        for path, installed in _files(here[plugin.name], plugin.name):
+            if installed == file:
+                return path
+    return None
+
+
 def _requirements(distribution: Distribution) -> Iterator[tuple[str, str]]:
     """Yield the main dependencies of a wheel, each with the version that is installed."""
     for requirement in distribution.requires or ():

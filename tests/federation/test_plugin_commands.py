@@ -86,6 +86,7 @@ def compute(probabilities, truth):
 
 quarter = dropfed.Measure(compute, dropfed.Range(lowest=0.0, highest=1.0))
 '''
+LINE = MODULE[: MODULE.index("of its own")].count("\n") + 1  # on which it raises
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +242,7 @@ def test_replay_of_an_encrypted_run(home: Path) -> None:
 @pytest.mark.parametrize(
     ("forms", "said"),
     [
-        ("raises", "raised RuntimeError: of its own; ask who wrote it"),
+        ("raises", f"raised RuntimeError: of its own (watched.py, line {LINE}); ask who wrote it"),
         ("hangs", "took more than the 0.2 minutes that the command line allows one piece of its work "),
         (
             "eats",

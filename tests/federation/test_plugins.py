@@ -20,6 +20,7 @@ from aggregator.configuration import AggregatorConfiguration, SiteAccess, allowe
 from aggregator.preparation import as_begun, in_full
 from aggregator.setup import initialise
 from aggregator.store import RunStore
+from shared import check
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import METRICS, MessageRef
@@ -281,6 +282,10 @@ def test_a_run_goes_on_after_an_update_of_dropfed_and_not_after_one_of_the_wheel
     ):
         reason = judge(policy, begun, decision=True).reason
         assert reason.startswith("plug-in dropfed-round-shapes 0.1.0: ") and said in reason
+    (told,) = check.look_at_plugins({before.name: before.sha256}, "site.yaml, policy: plugins,")
+    assert told.grade == "problem"
+    assert told.text.startswith(f"plug-in {before.name} 0.2.0, {here().sha256}: is installed")
+    assert f"site.yaml, policy: plugins, allows the files {before.sha256[:16]}…; if you trust" in told.text
     with pytest.raises(ConfigurationError, match="plugins: are others than those that are installed here"):
         allowed_plugins(settings, begun)
 

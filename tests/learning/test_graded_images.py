@@ -14,7 +14,7 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, JPEGBaseline8Bit, JPEGLosslessSV1
 
 from shared.errors import DataError, DropfedError
-from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, read_colour, read_graded
+from shared.learning.data.graded_images import GRADED_EXTENSIONS, read_colour, read_graded
 from shared.learning.data.images import list_images as list_files
 
 GREY = np.linspace(0, 255, 40 * 40).reshape(40, 40).astype(np.uint8)
@@ -458,7 +458,7 @@ def test_without_pydicom_one_sentence_says_what_to_install(tmp_path, monkeypatch
 
 
 def list_images(path):
-    return list_files(path, GRADED_EXTENSIONS, GRADED_FORMATS)
+    return list_files(path, GRADED_EXTENSIONS)
 
 
 def test_list_images(tmp_path):

@@ -24,7 +24,7 @@ from PIL import Image
 from shared.errors import DataError
 from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.dicom import read_any_levels
-from shared.learning.data.images import EXTENSIONS, files_by_stem, not_hidden, short_name
+from shared.learning.data.images import EXTENSIONS, files_by_stem, formats_of, not_hidden, short_name
 from shared.learning.data.tables import read_table, without_line
 from shared.learning.data.units import Unit, hashed
 
@@ -32,8 +32,6 @@ LABELS_FILE = "labels.csv"
 GRADES_FILE = "grades.txt"
 FEWEST_GRADES, MOST_GRADES = 2, 20
 GRADED_EXTENSIONS = (*EXTENSIONS, ".dcm")
-
-GRADED_FORMATS = "PNG, JPEG, TIFF or DICOM"
 _GRADE_FOLDER = re.compile(r"(0|[1-9][0-9]?)(?:[ _-].+)?")
 _LONGEST_NAME = 60
 
@@ -154,14 +152,14 @@ def _list_graded(root: Path, problems: list[str]) -> _Listed:
     files, grade_of, found = (_read_listed if is_listed else _read_grade_folders)(root, names, problems)
     grades = names or found
     if not files and not problems:
-        problems.append(f"{root.name}: has no image in it; put {GRADED_FORMATS} files there.")
+        problems.append(f"{root.name}: has no image in it; put {formats_of(GRADED_EXTENSIONS)} files there.")
     elif len(grades) < FEWEST_GRADES and not problems:
         problems.append(f"{root.name}: has images of grade 0 only; name all the grades there are in {GRADES_FILE}.")
     return files, grade_of, grades
 
 
 def _read_listed(root: Path, names: tuple[str, ...], problems: list[str]) -> _Listed:
-    files = files_by_stem(root / "images", problems, GRADED_EXTENSIONS, GRADED_FORMATS)
+    files = files_by_stem(root / "images", problems, GRADED_EXTENSIONS)
     grade_of: dict[str, int] = {}
     if (root / LABELS_FILE).exists():
         grade_of = _read_labels(root / LABELS_FILE, files, len(names) or MOST_GRADES, problems)
@@ -214,7 +212,7 @@ def _read_grade_folders(root: Path, names: tuple[str, ...], problems: list[str])
     files: dict[str, Path] = {}
     grade_of: dict[str, int] = {}
     for grade, folder in folders.items():
-        for stem, file in files_by_stem(folder, problems, GRADED_EXTENSIONS, GRADED_FORMATS).items():
+        for stem, file in files_by_stem(folder, problems, GRADED_EXTENSIONS).items():
             if stem in files:
                 problems.append(
                     f"{short_name(file)}: {short_name(files[stem])} has the same stem; remove or rename one."

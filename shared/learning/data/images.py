@@ -23,10 +23,10 @@ from shared.service import alive
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
 EXTENSIONS = (".png", *JPEG_EXTENSIONS, ".tif", ".tiff")
-FORMATS = "PNG, JPEG or TIFF"
 
 _MOST_SAID = 3  # files of which each has a line of its own; of more their number is said
 _DICOM_MARK, _DICOM_MARK_AT = b"DICM", 128
+_NAMES = {".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".dcm": "DICOM"}  # others are called as they end
 _EIGHT_BIT_MODES = {"L", "LA", "RGB", "RGBA", "P", "1"}
 _SIXTEEN_BIT_MODES = {"I;16", "I;16L", "I;16B"}
 
@@ -258,16 +258,19 @@ def _scaled_classes(mask: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[n
     return np.asarray(len(of_all) - 1 - highest_first, dtype=np.uint8)
 
 
-def files_by_stem(
-    folder: Path, problems: list[str], extensions: Sequence[str] = EXTENSIONS, formats: str = FORMATS
-) -> dict[str, Path]:
+def formats_of(extensions: Sequence[str]) -> str:
+    """Return what files that end so are called, as in "PNG, JPEG or TIFF"."""
+    *names, last = dict.fromkeys(_NAMES.get(each, each[1:].upper()) for each in extensions)
+    return f"{', '.join(names)} or {last}" if names else last
+
+
+def files_by_stem(folder: Path, problems: list[str], extensions: Sequence[str] = EXTENSIONS) -> dict[str, Path]:
     """Return the image files of a folder by stem, in order of their names; folders in it are not entered.
 
     Args:
         folder: where the files are.
-        problems: a sentence is added for each file that is no image, or has the stem of another.
+        problems: a sentence is added for each file that has the stem of another or is no image, of many such how many.
         extensions: in small letters, what the name of an image ends in.
-        formats: what these are called.
     """
     if not folder.is_dir():
         problems.append(
@@ -276,23 +279,32 @@ def files_by_stem(
         )
         return {}
     files: dict[str, Path] = {}
+    others: list[str] = []
     for path in not_hidden(folder):
         if not path.is_file() or path.suffix.lower() not in extensions:
-            problems.append(f"{short_name(path)}: is not a {formats} file; convert it or move it elsewhere.")
+            others.append(short_name(path))
         elif path.stem in files:
             problems.append(
                 f"{short_name(path)}: {short_name(files[path.stem])} has the same stem; remove or rename one."
             )
         else:
             files[path.stem] = path
+    formats = formats_of(extensions)
+    if len(others) <= _MOST_SAID:
+        problems += [f"{name}: is not a {formats} file; convert it or move it elsewhere." for name in others]
+    else:
+        some = ", ".join(others[:_MOST_SAID])
+        problems.append(
+            f"{folder.name}: {len(others)} files are not {formats}, as {some}; convert them or move them elsewhere."
+        )
     return files
 
 
-def list_images(path: Path, extensions: Sequence[str] = EXTENSIONS, formats: str = FORMATS) -> list[Path]:
+def list_images(path: Path, extensions: Sequence[str] = EXTENSIONS) -> list[Path]:
     """Images without labels: one file, or the files of a folder in order of their names.
 
     Args:
-        extensions, formats: as for ``files_by_stem``.
+        extensions: as for ``files_by_stem``.
 
     Raises:
         DataError: there is no such file or folder, no image in it, or something that is no image.
@@ -300,19 +312,19 @@ def list_images(path: Path, extensions: Sequence[str] = EXTENSIONS, formats: str
     if path.is_file() and path.suffix.lower() in extensions:
         return [path]
     if not path.is_dir():
-        raise DataError([f"{path}: is neither a {formats} file nor a folder of them; name one."])
+        raise DataError([f"{path}: is neither a {formats_of(extensions)} file nor a folder of them; name one."])
     problems: list[str] = []
-    files = files_by_stem(path, problems, extensions, formats)
+    files = files_by_stem(path, problems, extensions)
     if not files and not problems:
-        problems.append(f"{path}: has no image in it; put {formats} files there.")
+        problems.append(f"{path}: has no image in it; put {formats_of(extensions)} files there.")
     if problems:
         raise DataError(problems)
     return list(files.values())
 
 
-def unlabelled_units(path: Path, extensions: Sequence[str] = EXTENSIONS, formats: str = FORMATS) -> list[Unit]:
+def unlabelled_units(path: Path, extensions: Sequence[str] = EXTENSIONS) -> list[Unit]:
     """Images without labels, by the bytes of their files; arguments and errors as of ``list_images``."""
-    return [Unit(file.stem, (hashed(file),), "") for file in list_images(path, extensions, formats)]
+    return [Unit(file.stem, (hashed(file),), "") for file in list_images(path, extensions)]
 
 
 def not_hidden(folder: Path) -> list[Path]:

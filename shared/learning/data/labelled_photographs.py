@@ -17,8 +17,8 @@ from PIL import Image
 from shared.errors import DataError
 from shared.escaping import escape
 from shared.learning.data import MOST_LABELS
-from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS, LABELS_FILE, GradedImage, read_colour
-from shared.learning.data.images import brightest, files_by_stem, not_hidden
+from shared.learning.data.graded_images import GRADED_EXTENSIONS, LABELS_FILE, GradedImage, read_colour
+from shared.learning.data.images import brightest, files_by_stem, formats_of, not_hidden
 from shared.learning.data.tables import read_table, without_line
 from shared.learning.data.units import Listed, Unit, hashed
 from shared.plurals import pluralize
@@ -28,17 +28,23 @@ _CLIP_LIMIT, _TILES = 2.0, (8, 8)  # of the contrast-limited histograms; OpenCV'
 _READ_SIDE = 1024  # in pixels; what is larger is scaled down before it is cropped
 
 
-def read_labelled(root: Path, classes: Sequence[str], read: Callable[[Path], NDArray[np.uint8]]) -> list[GradedImage]:
+def read_labelled(
+    root: Path,
+    classes: Sequence[str],
+    read: Callable[[Path], NDArray[np.uint8]],
+    extensions: Sequence[str] = GRADED_EXTENSIONS,
+) -> list[GradedImage]:
     """Reads every photograph of a folder, sorted by id; ``grade`` is the place of its label in ``classes``.
 
     Args:
         read: reads one file.
+        extensions: in small letters, what the name of a photograph ends in.
 
     Raises:
         DataError: names every file, folder and line that is missing, wrong or unreadable.
     """
     problems: list[str] = []
-    files, label_of = _list_labelled(root, classes, problems)
+    files, label_of = _list_labelled(root, classes, extensions, problems)
     images = []
     for name in sorted(files.keys() & label_of.keys()):
         try:
@@ -46,39 +52,39 @@ def read_labelled(root: Path, classes: Sequence[str], read: Callable[[Path], NDA
         except DataError as error:
             problems += error.problems
     if not images and not problems:
-        problems.append(f"{root.name}: has no image in it; put {GRADED_FORMATS} files there.")
+        problems.append(f"{root.name}: has no image in it; put {formats_of(extensions)} files there.")
     if problems:
         raise DataError(problems)
     return images
 
 
-def labelled_units(root: Path) -> list[Unit]:
+def labelled_units(root: Path, extensions: Sequence[str] = GRADED_EXTENSIONS) -> list[Unit]:
     """Return every photograph of a folder, by the bytes of its file, with its label, whichever that is.
 
     Raises:
         DataError: names every file, folder and line that is missing or wrong.
     """
-    files, label_of = _require_labelled(root, None)
+    files, label_of = _require_labelled(root, None, extensions)
     return [Unit(name, (hashed(files[name]),), label, kind=label) for name, label in label_of.items()]
 
 
-def labelled_files(root: Path, classes: Sequence[str]) -> list[Listed]:
+def labelled_files(root: Path, classes: Sequence[str], extensions: Sequence[str] = GRADED_EXTENSIONS) -> list[Listed]:
     """Return every photograph of a folder, unread, with its label; sorted by id.
 
     Raises:
         DataError: names every file, folder and line that is missing or wrong.
     """
-    files, label_of = _require_labelled(root, classes)
+    files, label_of = _require_labelled(root, classes, extensions)
     return [Listed(name, {"images": files[name]}, label_of[name]) for name in sorted(label_of)]
 
 
-def own_labels(root: Path) -> tuple[str, ...]:
+def own_labels(root: Path, extensions: Sequence[str] = GRADED_EXTENSIONS) -> tuple[str, ...]:
     """Return the labels of a folder's images, in the order of the alphabet.
 
     Raises:
         DataError: as for ``labelled_units``; or there is but one, or more than ``MOST_LABELS``.
     """
-    labels = tuple(sorted({unit.kind or "" for unit in labelled_units(root)}))
+    labels = tuple(sorted({unit.kind or "" for unit in labelled_units(root, extensions)}))
     if not 2 <= len(labels) <= MOST_LABELS:
         told = pluralize(len(labels), "label")
         raise DataError([f"{root.name}: has images of {told}; from 2 to {MOST_LABELS} can be told apart."])
@@ -130,16 +136,18 @@ _Listed = tuple[dict[str, Path], dict[str, str]]
 """The files and the labels by id."""
 
 
-def _require_labelled(root: Path, classes: Sequence[str] | None) -> _Listed:
+def _require_labelled(root: Path, classes: Sequence[str] | None, extensions: Sequence[str]) -> _Listed:
     """Return the same as ``_list_labelled``, or raise all that is missing or wrong."""
     problems: list[str] = []
-    listed = _list_labelled(root, classes, problems)
+    listed = _list_labelled(root, classes, extensions, problems)
     if problems:
         raise DataError(problems)
     return listed
 
 
-def _list_labelled(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _Listed:
+def _list_labelled(
+    root: Path, classes: Sequence[str] | None, extensions: Sequence[str], problems: list[str]
+) -> _Listed:
     """Return what a folder holds, unread; a sentence is added for all that is missing or wrong.
 
     Args:
@@ -150,11 +158,11 @@ def _list_labelled(root: Path, classes: Sequence[str] | None, problems: list[str
     """
     if not root.is_dir():
         raise DataError([f"{root}: there is no such folder; correct the path, or make it and put the images there."])
-    return (_listed if (root / LABELS_FILE).exists() else _folders)(root, classes, problems)
+    return (_listed if (root / LABELS_FILE).exists() else _folders)(root, classes, extensions, problems)
 
 
-def _listed(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _Listed:
-    files = files_by_stem(root / "images", problems, GRADED_EXTENSIONS, GRADED_FORMATS)
+def _listed(root: Path, classes: Sequence[str] | None, extensions: Sequence[str], problems: list[str]) -> _Listed:
+    files = files_by_stem(root / "images", problems, extensions)
     return files, labels_of(root, files, classes, problems)
 
 
@@ -188,7 +196,7 @@ def labels_of(
     return label_of
 
 
-def _folders(root: Path, classes: Sequence[str] | None, problems: list[str]) -> _Listed:
+def _folders(root: Path, classes: Sequence[str] | None, extensions: Sequence[str], problems: list[str]) -> _Listed:
     files: dict[str, Path] = {}
     label_of: dict[str, str] = {}
     folders = [path for path in not_hidden(root) if path.is_dir() and (classes is None or path.name in classes)]
@@ -199,7 +207,7 @@ def _folders(root: Path, classes: Sequence[str] | None, problems: list[str]) -> 
         )
     for folder in folders:
         odd: list[str] = []
-        for stem, path in files_by_stem(folder, odd, GRADED_EXTENSIONS, GRADED_FORMATS).items():
+        for stem, path in files_by_stem(folder, odd, extensions).items():
             if stem in files:
                 problems.append(f"{folder.name}/{path.name}: another class has a file of that name; rename one.")
             files[stem], label_of[stem] = path, folder.name

@@ -95,7 +95,7 @@ def read_unlisted(path: Path, extension: str, cut: Cut) -> dict[str, Sequence[ND
     """
     problems: list[str] = []
     found: dict[str, Sequence[NDArray[Any]]] = {}
-    for file in list_images(path, (extension,), extension[1:].upper()):
+    for file in list_images(path, (extension,)):
         try:
             found[file.stem] = _excerpts(file, cut)
         except DataError as error:

@@ -56,7 +56,7 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
         return recording_units(root)
 
     def unlabelled_units(self, path: Path) -> list[Unit]:
-        return unlabelled_units(path, (self.extension,), self.extension[1:].upper())
+        return unlabelled_units(path, (self.extension,))
 
     def open_dataset(self, root: Path, options: OptionsT, members: Members) -> Dataset[ExcerptT]:
         dataset = divided(self.open_images(root, options), members)

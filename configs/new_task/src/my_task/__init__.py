@@ -47,10 +47,11 @@ class MyTask(dropfed.ImageClassification):
 
     name = "my_task"
     form = MyOptions
+    extensions = (".png",)  # what the names of its files end in
     scores = {"brier": dropfed.Range(lowest=0.0, highest=2.0)}  # every column that is not one of dropfed's own
 
     def read(self, path: Path, options: MyOptions) -> NDArray[np.uint8]:
-        """Read one file: (S, S, 3) uint8. A format of your own is read here."""
+        """Read one file: (S, S, 3) uint8, S the run's ``image_size``. A format of your own is read here."""
         return dropfed.read_colour(path, options.image_size)
 
     def scoring(self, objective: dropfed.Objective) -> MyScoring:

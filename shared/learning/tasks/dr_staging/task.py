@@ -17,7 +17,6 @@ from torch import nn
 from shared.errors import DataError
 from shared.learning.data.graded_images import (
     GRADED_EXTENSIONS,
-    GRADED_FORMATS,
     GradedImage,
     graded_units,
     read_colour,
@@ -61,7 +60,7 @@ class DrStaging(terms.DrStaging, Classification):
         return graded_units(root)
 
     def unlabelled_units(self, path: Path) -> list[Unit]:
-        return unlabelled_units(path, GRADED_EXTENSIONS, GRADED_FORMATS)
+        return unlabelled_units(path, GRADED_EXTENSIONS)
 
     def open_dataset(self, root: Path, options: DrOptions, members: Members) -> Dataset[GradedImage]:
         dataset = divided(self.open_images(root, options), members)
@@ -74,5 +73,5 @@ class DrStaging(terms.DrStaging, Classification):
         return Collection(folder.images, folder.grades)
 
     def open_unlabelled(self, path: Path, options: DrOptions) -> list[GradedImage]:
-        files = list_images(path, GRADED_EXTENSIONS, GRADED_FORMATS)
+        files = list_images(path, GRADED_EXTENSIONS)
         return [GradedImage(file.stem, read_colour(file, options.image_size), 0) for file in files]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from shared.learning.data.augmentation import Augmentation, Crops, augment, crop
 from shared.learning.data.dicom import read_any_levels
-from shared.learning.data.graded_images import GRADED_EXTENSIONS, GRADED_FORMATS
+from shared.learning.data.graded_images import GRADED_EXTENSIONS
 from shared.learning.data.images import (
     colour_of,
     grey_of,
@@ -94,7 +94,7 @@ class OfPixels(Generic[OptionsT]):
         return pair_files(root)
 
     def unlabelled_units(self, path: Path) -> list[Unit]:
-        return unlabelled_units(path, GRADED_EXTENSIONS, GRADED_FORMATS)
+        return unlabelled_units(path, GRADED_EXTENSIONS)
 
     def open_dataset(self, root: Path, options: OptionsT, members: Members) -> Dataset[SegmentedImage]:
         return divided(self.open_images(root, options), members)
@@ -105,7 +105,7 @@ class OfPixels(Generic[OptionsT]):
 
     def open_unlabelled(self, path: Path, options: OptionsT) -> list[SegmentedImage]:
         samples = []
-        for file in list_images(path, GRADED_EXTENSIONS, GRADED_FORMATS):
+        for file in list_images(path, GRADED_EXTENSIONS):
             image = _SEEN[options.channels](*read_any_levels(file))
             nothing = np.zeros(image.shape[:2], dtype=np.uint8)
             if options.image_size is not None:
