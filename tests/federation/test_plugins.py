@@ -61,7 +61,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert tested.returncode == 0, tested.stdout + tested.stderr
-    assert "1 passed" in tested.stdout
+    assert "2 passed" in tested.stdout
     return home
 
 
