@@ -129,8 +129,10 @@ def read_run_in_turn(work: Path, read: Callable[[Reading], Read]) -> Read:
     for _ in range(MOST_READINGS):
         store = run_in_turn(work)
         if store is None:
+            begins = "an aggregator is at work here that begins one: ask again in a moment"
             command = f"`dropfed-aggregator launch RUN.yaml --work {quoted(work)}`"
-            raise ConfigurationError([f"{work}: no run was launched here yet; start one with {command}"])
+            remedy = begins if is_at_work(work) else f"start one with {command}"
+            raise ConfigurationError([f"{work}: no run was launched here yet; {remedy}"])
         marks = store.marks()
         found = read(open_run_files(work, store))
         if store.marks() == marks:

@@ -181,7 +181,9 @@ def test_every_task_has_its_score_said() -> None:
 
 
 def test_what_stands_in_the_way_is_a_sentence(work: Path, run: Played) -> None:
-    assert f"{work}: no run was launched here yet" in page_state(work)["problem"]
+    assert f"{work}: no run was launched here yet; start one with" in page_state(work)["problem"]
+    with work_lock(work):
+        assert "no run was launched here yet; an aggregator is at work here" in page_state(work)["problem"]
     assert "there is no such work directory" in page_state(work / "nowhere")["problem"]
     with pytest.raises(ConfigurationError), serving(work / "nowhere", "127.0.0.1", 0):
         pass
