@@ -36,7 +36,7 @@ from site_client.commitment import release
 from site_client.configuration import SiteConfiguration, note_running
 from site_client.consents import Consents
 from site_client.enrolment import Enrolment
-from site_client.facts import current, ending_of, site_facts
+from site_client.facts import current, ending_of, runs_going_on
 from site_client.heartbeat import Heartbeat
 from site_client.overview import what_it_waits_for
 from site_client.rotation import own_key
@@ -211,14 +211,13 @@ class Daemon:
     # --- facts ---------------------------------------------------------------------------------------------
 
     def _facts(self, before: Turn) -> rounds.SiteFacts:
-        return site_facts(
-            self._ledger,
+        return rounds.SiteFacts(
             card_published=self._enrolment.has_published,
             enrolled=self._enrolment.is_accepted,
             paused=store.is_paused(self._work),
             may_train=not self._round_work.seconds_until_training(),
             unpublished=self._outbox.has_unpublished,
-            wants_to_leave=self._round_work.wants_to_leave,
+            runs=runs_going_on(self._ledger, self._round_work.wants_to_leave),
             unkept=self._round_work.unkept_final(),
             looked=before is Turn.LOOKED,
         )

@@ -10,37 +10,16 @@ from collections.abc import Callable
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.order import ANSWERS_NEWEST, BEGUN, Ending, Exchange, Linked, Replies, ending
 from site_client import store
-from site_client.rounds import RunFacts, SiteFacts
+from site_client.rounds import RunFacts
 
 
-def site_facts(
-    exchange: Exchange,
-    *,
-    card_published: bool,
-    enrolled: bool,
-    paused: bool,
-    may_train: bool,
-    unpublished: bool,
-    wants_to_leave: Callable[[str], bool],
-    unkept: str | None,
-    looked: bool,
-) -> SiteFacts:
-    """Return the facts of a site.
+def runs_going_on(exchange: Exchange, wants_to_leave: Callable[[str], bool]) -> tuple[RunFacts, ...]:
+    """Return the facts of each run that may bring messages still, in the order of their offers.
 
     Args:
         wants_to_leave: whether a person here has decided to withdraw from a run.
-        Others: as in ``SiteFacts``.
     """
-    return SiteFacts(
-        card_published=card_published,
-        enrolled=enrolled,
-        paused=paused,
-        may_train=may_train,
-        unpublished=unpublished,
-        runs=tuple(_run_facts(exchange, last.ref, wants_to_leave) for last in going_on(exchange)),
-        unkept=unkept,
-        looked=looked,
-    )
+    return tuple(_run_facts(exchange, last.ref, wants_to_leave) for last in going_on(exchange))
 
 
 def _run_facts(exchange: Exchange, last: MessageRef, wants_to_leave: Callable[[str], bool]) -> RunFacts:

@@ -13,7 +13,7 @@ from shared.exchange.names import MessageRef
 from shared.exchange.records.messages import Head
 from shared.exchange.trust import check_order
 from site_client import rounds
-from site_client.facts import may_answer, may_leave, site_facts
+from site_client.facts import may_answer, may_leave, runs_going_on
 from tests.model_check.exchanges import CARD, Signed, called, known_at_hospital, told_messages
 from tests.model_check.rules import Rules
 from tests.model_check.state import RUN, RUNS, Folder, Hospital, Says, Sent
@@ -26,14 +26,13 @@ def decided(folder: Folder, rules: Rules) -> rounds.Action:
     """What the site's daemon would do now."""
     hospital = folder.hospital
     known = known_at_hospital(hospital, folder.desk)
-    facts = site_facts(
-        known,
+    facts = rounds.SiteFacts(
         card_published=hospital.started,
         enrolled=hospital.knows,
         paused=False,
         may_train=True,
         unpublished=hospital.published < len(hospital.sent),
-        wants_to_leave=lambda run: run in hospital.wants_out,
+        runs=runs_going_on(known, lambda run: run in hospital.wants_out),
         unkept=None,
         looked=hospital.looked,
     )
