@@ -21,7 +21,7 @@ from aggregator.model_work import ModelWork
 from aggregator.results import best_so_far, choose_final, no_gain, run_outcome, run_standstills
 from aggregator.store import RunStore, training_images, withdrawal_of
 from shared.doors.numbers import finite
-from shared.errors import DropfedError, PluginError, Stopped
+from shared.errors import ActionRequiredError, DropfedError, PluginError, Stopped
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import encode
@@ -139,6 +139,7 @@ class Daemon:
         """
         try:
             if self._is_over() and not any(site.has_to_prune for site in self._sites.values()):
+                self._tell_who_was_not_told()
                 return False
             self._news.clear()
             self._see_who_waits()
@@ -203,10 +204,18 @@ class Daemon:
     def _early_offers(self) -> list[rounds.OfferEarly]:
         """Return what can be asked now about the runs that wait; once this run is over, they ask in their own turn."""
         offers: list[rounds.OfferEarly] = []
-        for store, run in self._waiting_runs.values():
+        for store, run in list(self._waiting_runs.values()):
             if not (self._store.is_over or store.stop_requested):
                 sites = [self._all_sites[name] for name in run.sites]
-                able = {site.name: site.channel.ledger for site in sites if site.channel and not site.cannot_have(run)}
+                try:
+                    able = {
+                        site.name: site.channel.ledger for site in sites if site.channel and not site.cannot_have(run)
+                    }
+                except ActionRequiredError as error:  # it is no matter of the run that goes on
+                    del self._waiting_runs[run.run]
+                    self._not_offered.add(run.run)
+                    tell_not_offered(run.run, error)
+                    continue
                 offers += early_offers(able, run.run)
         return offers
 
@@ -214,7 +223,25 @@ class Daemon:
         if not self._store.is_over:
             return False
         is_all_signed = not rounds.decide(self._facts())
-        return is_all_signed and not any(channel.outbox.has_unpublished for channel in self._channels.values())
+        return is_all_signed and not any(self._is_to_be_told(site) for site in self._sites.values())
+
+    def _is_to_be_told(self, site: FolderSync) -> bool:
+        """Return whether a site is waited for that the end has not reached. Not where a person has to put something
+        right there and other runs wait: it is told once that is done, by the next run with it or the same launch.
+        """
+        if site.channel is None or not site.channel.outbox.has_unpublished:
+            return False
+        return not (site.needs_a_person and (self._waiting_runs or self._not_offered))
+
+    def _tell_who_was_not_told(self) -> None:
+        for name, channel in self._channels.items():
+            if channel.outbox.has_unpublished:
+                logger.warning(
+                    "%s is not told that run %s is over: see what stands in the way there; it is told by the next run "
+                    "that it takes part in, or if this one is launched again",
+                    name,
+                    self._run.run,
+                )
 
     # --- facts ---------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from shared.errors import (
     NotFoundError,
     RejectedError,
     Stopped,
+    TransientError,
 )
 from shared.exchange import names
 from shared.exchange.channel import Channel
@@ -72,6 +73,8 @@ class FolderSync:
         """The newest of the looks asked for that has come; a look that is cut off has not."""
         self.is_in_trouble = False
         """Whether something stands in the way of looking into the folder now."""
+        self.needs_a_person = False
+        """Whether that does not pass by itself."""
         self._home = home
         retrying = RetryingFolder(ForbearingFolder(folder), name=invite.site, stop=stop, on_trouble=self._note_trouble)
         self._folder = ListedFolder(retrying, has_tag=(home / HAS_TAG).exists())
@@ -118,7 +121,11 @@ class FolderSync:
             self._wake.set()
 
     def cannot_have(self, run: RunConfiguration) -> str | None:
-        """Why a run cannot be sent to this site, or None: it is encrypted, and the keys for that are not there."""
+        """Why a run cannot be sent to this site, or None: it is encrypted, and the keys for that are not there.
+
+        Raises:
+            ActionRequiredError: the private key here is not the one that sites were shown.
+        """
         if run.encrypt == "none" or self.channel is None:
             return None
         try:
@@ -232,10 +239,14 @@ class FolderSync:
             may_have_sent_more=lambda: self._may_have_sent_more(channel),
             fetch=lambda ref, manifest: self._fetch(channel, ref, manifest),
         )
-        if searches and seen.is_whole:
-            self.looked = asked
-            return True  # the daemon waits for it
-        return seen.happened
+        has_looked = searches and seen.is_whole
+        if has_looked:
+            self.looked = asked  # the daemon waits for it
+        if seen.doubt is not None:
+            if has_looked:
+                self._on_news()
+            raise ActionRequiredError(f"{seen.doubt}: {seen.doubt.remedy}")
+        return seen.happened or has_looked
 
     def _require_newest(self, channel: Channel) -> None:
         """Send nothing from an old copy of the work directory: the site would refuse it, and all that follows.
@@ -250,8 +261,9 @@ class FolderSync:
         head = accepted.aggregator_head
         if head.seq and head not in [message.head for message in channel.ledger.own_messages()]:
             raise ActionRequiredError(
-                f"{self.name} has our message number {head.seq}, which is not in {self._home}: this work directory is "
-                "an old copy, from which nothing is sent; put back the newest, and launch from that"
+                f"{self.name} says that it has our message number {head.seq}, which is not in {self._home}; if this "
+                "work directory is an old copy, put back the newest, and launch from that; if it is not, ask that "
+                "hospital's people; nothing is sent to it meanwhile"
             )
         self._is_newest = True
 
@@ -348,6 +360,7 @@ class FolderSync:
     def _note_trouble(self, error: DropfedError | None) -> None:
         """Note the present trouble, and keep it where ``status`` finds it. It is the last resort, and never raises."""
         self.is_in_trouble = error is not None
+        self.needs_a_person = error is not None and not isinstance(error, TransientError)
         path = self._home / "trouble.txt"
         with tolerate_unwritable(path):
             if error is None:

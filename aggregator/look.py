@@ -32,11 +32,14 @@ class Seen:
 
     Args:
         happened: something was taken, or refused.
-        is_whole: all that it was to look for was looked for, and what was there is settled.
+        is_whole: all that it was to look for was looked for, and what was there is settled, or is nothing that the site
+            has signed.
+        doubt: what was there twice, and does not hold; None where something happened.
     """
 
     happened: bool
     is_whole: bool
+    doubt: DoubtfulError | None = None
 
 
 def look(
@@ -60,8 +63,7 @@ def look(
         fetch: takes a message, or refuses it; returns whether it did either.
 
     Raises:
-        ActionRequiredError: what is there does not hold, and may not be the site's doing; or a withdrawal was there,
-            and is not any more.
+        ActionRequiredError: a withdrawal was there, and is not any more.
     """
     if awaited is not None and ledger.is_settled(awaited):
         awaited = None  # the daemon has not looked yet
@@ -76,22 +78,21 @@ def look(
     if manifest is None and not left and not may_have_sent_more():
         _require_there(ledger, inbox, noticed)
         return Seen(happened=False, is_whole=all(map(ledger.is_settled, noticed)))
-    happened, doubtful = False, None
+    happened, doubts = False, dict[MessageRef, DoubtfulError]()
     for ref, manifest in _in_order(inbox, expected(ledger)):
         try:
             happened |= fetch(ref, manifest)
         except DoubtfulError as error:  # put there by anybody: it must not hide what the site has sent
-            doubtful = doubtful or error
+            doubts[ref] = error
             continue
         finally:
             _remember(inbox, ref, manifest, noticed)
         if not ledger.is_settled(ref):
             return Seen(happened, is_whole=False)  # what follows it is looked at once this has come whole
-    if doubtful is not None and not happened:
-        raise ActionRequiredError(f"{doubtful}: {doubtful.remedy}")
     if not happened:
         _require_there(ledger, inbox, noticed)
-    return Seen(happened, is_whole=all(map(ledger.is_settled, {*left, *noticed})))
+    is_whole = all(map(ledger.is_settled, ({*left} - doubts.keys()) | noticed))
+    return Seen(happened, is_whole, None if happened else next(iter(doubts.values()), None))
 
 
 def _in_order(inbox: Notices, refs: Sequence[MessageRef]) -> Iterator[tuple[MessageRef, bytes]]:

@@ -179,7 +179,7 @@ class RunStore(RunFiles):
     @property
     def round_no(self) -> int:
         """The newest opened round; 0 before the first."""
-        opened = (path.parent.name for path in self.home.glob("rounds/*/opened.json"))
+        opened = (path.parent.name for path in self.home.glob("rounds/[0-9][0-9][0-9][0-9]/opened.json"))
         return max((int(name) for name in opened), default=0)
 
     def prune_aggregates(self, kept: Collection[int]) -> None:
@@ -310,6 +310,14 @@ class RunStore(RunFiles):
         """Whether `launch` plays the run when those before it have ended."""
         return (self.home / "queued").exists()
 
+    @property
+    def queued_at(self) -> float:
+        """Since when, in seconds; 0 if it is not."""
+        try:
+            return (self.home / "queued").stat().st_mtime
+        except FileNotFoundError:  # another command took it back just now
+            return 0.0
+
     def pause(self) -> None:
         """Have the daemon ask nobody new until ``resume``."""
         write_file(self.home / "pause", b"")
@@ -362,7 +370,7 @@ class RunStore(RunFiles):
     def aborted(self) -> str | None:
         """Return why the run ended without having started, or None."""
         path = self.home / "aborted.txt"
-        return path.read_text() if path.exists() else None
+        return path.read_text(errors="replace") if path.exists() else None
 
     @property
     def is_over(self) -> bool:
@@ -429,7 +437,7 @@ def queued_runs(work: Path) -> list[RunStore]:
     """Return the runs that `launch` plays without being told their names, in their order; one may have ended, and its
     sites are not all told yet.
     """
-    return [store for store in runs_in(work) if store.is_queued]
+    return sorted((store for store in runs_in(work) if store.is_queued), key=lambda store: store.queued_at)
 
 
 def take_turn(work: Path, run: str) -> None:

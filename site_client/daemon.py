@@ -12,6 +12,8 @@ from pathlib import Path
 from shared import service
 from shared.errors import (
     ActionRequiredError,
+    DoubtfulError,
+    DropfedError,
     Stopped,
 )
 from shared.escaping import quoted
@@ -20,6 +22,7 @@ from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.records.answers import Consent
 from shared.exchange.records.messages import Phase
+from shared.exchange.records.values import sentence
 from shared.exchange.trust import Peer
 from shared.folder.contract import UNFINISHED, Folder
 from shared.folder.forbearing import ForbearingFolder
@@ -107,6 +110,7 @@ class Daemon:
         at_once = ListedFolder(folder)  # what stands in a survey's way is not waited out: it would hold up the runs
         self._surveys = SurveyWork(work, configuration, at_once, channel=channel, key=key, stop=stop)
         self._trouble = Trouble(logger, configuration.site, "goes on.")
+        self._stray: str | None = None  # what the last look has found that is not as it must be
 
     def run(self, *, once: bool = False) -> None:
         """Work until asked to stop; with ``once``, until there is nothing to do.
@@ -257,7 +261,8 @@ class Daemon:
             return Turn.IDLE
         if turn is Turn.ACTED:
             self._trouble.ends()
-            self._heartbeat.note_trouble(None)
+            if self._heartbeat.trouble != self._stray:
+                self._heartbeat.note_trouble(None)
         return turn
 
     def _act(self, action: rounds.Action) -> Turn:
@@ -290,23 +295,30 @@ class Daemon:
     def _look_for(self, look: rounds.Look) -> Turn:
         """Fetch the first of the messages that is there."""
         self._folder.look_anew()
-        if (fetched := self._arrivals.look(look)) is not None:
+        try:
+            fetched, stray = self._arrivals.look(look), None
+        except DoubtfulError as error:  # put there by anybody: it holds up nothing else
+            fetched, stray = None, as_trouble(error, self._work)
+        if fetched is not None:
             self._note_end(fetched.run)
             return Turn.ACTED
         if self._surveys.work():
             return Turn.ACTED
         if (path := self._folder.held_up()) is not None:
-            self._tell_held_up(path)
+            stray = ActionRequiredError(
+                f"{path} has been waiting in the folder for its name, as {path}{UNFINISHED}: the aggregator is off, or "
+                "the server holds that name locked; ask the aggregator's people"
+            )
+        self._note_stray(stray)
         return Turn.LOOKED
 
-    def _tell_held_up(self, path: str) -> None:
-        trouble = ActionRequiredError(
-            f"{path} has been waiting in the folder for its name, as {path}{UNFINISHED}: the aggregator is off, or the "
-            "server holds that name locked; ask the aggregator's people"
-        )
-        if self._heartbeat.trouble != str(trouble):
-            logger.warning("%s", trouble)
-            self._heartbeat.note_trouble(trouble)
+    def _note_stray(self, error: DropfedError | None) -> None:
+        """Tell what a look has found that is not as it must be, and once that it is over."""
+        before, self._stray = self._stray, sentence(str(error)) if error else None
+        if error is not None and self._stray != before:
+            logger.warning("%s", error)
+        if self._heartbeat.trouble in (None, before):
+            self._heartbeat.note_trouble(error)
 
     def _note_end(self, run: str) -> None:
         """Take back what an aborted run does not use; have our people know of an end that they may not expect."""

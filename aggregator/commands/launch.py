@@ -22,7 +22,7 @@ import click
 
 from aggregator.commands import WORK
 from aggregator.configuration import MADE_BY
-from aggregator.launch import ended_before, prepare_daemon
+from aggregator.launch import ended_before, is_told, prepare_daemon
 from aggregator.preparation import ended_already, prepare, read_run
 from aggregator.store import RunStore, if_another_launch, queued_runs
 from shared.commands import FILE_HERE, say
@@ -74,6 +74,8 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
         run, path = next(iter(left.items()))
         later = [each for other, each in named.items() if other not in ended and other != run]
         try:
+            if (named_now := read_run(path).run) != run:
+                raise ConfigurationError([f"{path}: run: is {named_now} by now, and was {run}; launch it by itself"])
             outcome = ended_before(work, path)
             if outcome is not None:
                 say(f"{ended_already(run)}: {outcome.text}")
@@ -86,7 +88,8 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
         if outcome is None:
             return None
         ended[run] = End(outcome.text, 0 if accept_any else _code(outcome))
-        RunStore(work, run).unqueue()
+        if is_told(work, store := RunStore(work, run)):
+            store.unqueue()
     return ended | failed
 
 

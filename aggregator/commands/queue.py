@@ -39,6 +39,8 @@ def command(run_yaml: Path | None, work: Path) -> None:
     store = RunStore(work, read_run(run_yaml).run)
     if store.is_over:
         raise ConfigurationError([ended_already(store.run)])
+    if store.stop_requested:
+        raise ConfigurationError([f"{store.run} was stopped; to run it again, give it a new name"])
     begun = begin_early(work, run_yaml, threading.Event())
     store.queue()
     launch = f"`dropfed-aggregator launch --work {quoted(work)}`"

@@ -17,6 +17,8 @@ from shared.exchange.trust import Message, Peer, check_encrypted, check_file
 from shared.folder.contract import Folder
 
 RecordT = TypeVar("RecordT")
+TOO_LARGE = b"too large"
+"""What is noticed where a file is larger than any manifest."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,10 @@ class Inbox:
 
     def notice(self, ref: MessageRef) -> bytes | None:
         """Return the manifest's bytes if the other side has published a message at ``ref``; one small request."""
-        return self._folder.read_or_none(ref.manifest, max_bytes=MAX_RECORD_BYTES)
+        try:
+            return self._folder.read_or_none(ref.manifest, max_bytes=MAX_RECORD_BYTES)
+        except RejectedError:  # it is larger than any manifest
+            return TOO_LARGE
 
     def fetch(
         self,
@@ -64,12 +69,11 @@ class Inbox:
         # 1. The manifest passes the only door before a byte of a payload is asked for. What is wrong once may be a torn
         #    read; what is wrong twice is reported.
         try:
-            message = mirror.peer.open(manifest, ref, head=mirror.peer_head, answers=answers, refused=mirror.refused)
-            if ref.kind != "offer":
-                check_encrypted(message, mirror.require_configuration(ref.run).encrypt)
+            message = self._open(ref, manifest, answers)
         except DoubtfulError:
             if not self._learn_keys() and self._fails_again(ref.path):
-                self._require_listed(ref.manifest, len(manifest))
+                if manifest != TOO_LARGE:
+                    self._require_listed(ref.manifest, len(manifest))
                 raise
             return None
         # 2. Sizes are checked by the signed manifest before the payload is fetched, so that none can fill the disk.
@@ -100,6 +104,20 @@ class Inbox:
         #    the disk a while; what follows from them waits for it (``Mirror.flush``), but not the work on them.
         (mirror.accept if message.ref.kind in ("round", "update") else mirror.add)(message, manifest)
         logger.info("%s: received %s", mirror.own.site, ref.path)
+        return message
+
+    def _open(self, ref: MessageRef, manifest: bytes, answers: Collection[str | None]) -> Message:
+        """Return a noticed message as its manifest tells it, if that passes.
+
+        Raises:
+            RejectedError, DoubtfulError: as for ``fetch``.
+        """
+        if manifest == TOO_LARGE:
+            raise DoubtfulError(ref.manifest, f"has more than {MAX_RECORD_BYTES} bytes")
+        mirror = self._mirror
+        message = mirror.peer.open(manifest, ref, head=mirror.peer_head, answers=answers, refused=mirror.refused)
+        if ref.kind != "offer":
+            check_encrypted(message, mirror.require_configuration(ref.run).encrypt)
         return message
 
     def is_signed(self, ref: MessageRef, manifest: bytes) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from shared.errors import ActionRequiredError
+from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.encryption import Ciphertext
 from shared.exchange.handovers import enrolled, followed, learn, publish
 from shared.exchange.mirror import Mirror
@@ -218,8 +219,10 @@ class Outbox:
     def _last_in_folder(self, own: list[Message]) -> int:
         """Seq of our newest message whose manifest is in the folder: publishing goes in order, so look back."""
         for message in reversed(own):
-            if self._folder.read_or_none(message.ref.manifest, max_bytes=MAX_RECORD_BYTES) is not None:
-                return message.manifest.seq
+            signed = self._mirror.path(message.ref, MANIFEST).read_bytes()
+            with suppress(RejectedError):  # what lies there is not what we signed
+                if self._folder.read_or_none(message.ref.manifest, max_bytes=MAX_RECORD_BYTES) == signed:
+                    return message.manifest.seq
         return 0
 
 

@@ -99,7 +99,8 @@ class ListedFolder(FolderAround):
         return [*listing]
 
     def _require_listed(self, path: str) -> None:
-        is_there = self.find(path) is not None
+        entry = self.find(path)
+        is_there = entry is not None and not entry.is_folder  # servers answer a question for a folder in many ways
         if is_there or not any(map(self.find, unfinished_names(path))):
             self._unfinished_since.pop(path, None)
         else:

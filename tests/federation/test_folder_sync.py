@@ -96,7 +96,10 @@ def test_nothing_is_sent_from_an_old_copy_of_the_work_directory(tmp_path: Path) 
     ref = MessageRef("offer", "another-run")
     site.channel.outbox.sign(ref, {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=site.card_digest)
     assert not site.work()
-    assert "is an old copy, from which nothing is sent" in (old / "sites" / "north" / "trouble.txt").read_text()
+    assert (
+        "if this work directory is an old copy, put back the newest"
+        in (old / "sites" / "north" / "trouble.txt").read_text()
+    )
     assert not (run.drop / ref.path).exists()
 
 
