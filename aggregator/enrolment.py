@@ -11,7 +11,7 @@ from shared.exchange.records.messages import Federation, Invite
 from shared.exchange.records.values import now_text
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.signing import SigningKey, digest_of
-from shared.exchange.trust import open_site_card
+from shared.exchange.trust import open_federation, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 
@@ -41,7 +41,8 @@ def enrol(
         files={names.README: FileEntry(size=len(README_TEXT), sha256=digest_of(README_TEXT))},
     )
     path = home / names.MIRROR / names.FEDERATION
-    if not path.exists():
+    # One that a cut-off enrolment has left may be for a card that was replaced since.
+    if not path.exists() or open_federation(path.read_bytes(), aggregator_key=None).site_key != card.key:
         write_file(path, key.sign(federation.model_dump()))
     folder.create(names.README, README_TEXT)
     folder.create(names.FEDERATION, path.read_bytes())

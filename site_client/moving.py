@@ -111,6 +111,7 @@ class Mover:
         self._moved = set(self._list.read_text().splitlines()) if self._list.exists() else set[str]()
         self._status: str | None = None
         self._told: set[str] = set()
+        self._has_looked_back = False
 
     def move(self) -> bool:
         """Move all that is new; return whether anything was.
@@ -128,6 +129,9 @@ class Mover:
 
     def _send(self) -> bool:
         """Bring what the daemon has left: a key before what it signs, the heartbeat last."""
+        if not self._has_looked_back:
+            self._forget_lost()
+            self._has_looked_back = True
         before = len(self._moved)
         for path in self._records():
             if path not in self._moved:
@@ -139,6 +143,15 @@ class Mover:
             self._server.overwrite(names.STATUS, status)
             self._status = digest_of(status)
         return len(self._moved) > before
+
+    def _forget_lost(self) -> None:
+        """Have sent again what the server has lost, as one does that was put back from a backup: the newest, if any."""
+        for ref, _ in reversed(self._messages_here(from_site=True)):
+            if ref.manifest in self._moved:
+                if self._read_there(ref.manifest) is not None:
+                    return
+                self._moved -= {path for path in self._moved if path.startswith(f"{ref.path}/")}
+                logger.warning("%s is not on the server any more: it is sent again", ref.path)
 
     def _records(self) -> list[str]:
         """Return the paths of the daemon's records that are part of no message: its card, keys, answers to surveys."""
@@ -208,7 +221,7 @@ class Mover:
         """Bring what the aggregator has left."""
         found = self._fetch_keys()
         for path in (names.FEDERATION, names.README, *_lasting_records(self._server, names.SURVEYS)):
-            if self._read_here(path) is None and (content := _read(self._server, path)) is not None:
+            if self._read_here(path) is None and (content := self._read_there(path)) is not None:
                 found |= self._is_record_fetched(path, content)
         seq = max((manifest.seq for _, manifest in self._messages_here(from_site=False)), default=0)
         new = self._new_messages()
@@ -225,7 +238,7 @@ class Mover:
         found = False
         while True:
             path = names.handover_path(self._aggregator.next_key_number, AGGREGATOR)
-            if (content := _read(self._server, path)) is None:
+            if (content := self._read_there(path)) is None:
                 return found
             try:
                 self._aggregator = self._aggregator.hand_over(content)
@@ -268,7 +281,7 @@ class Mover:
             if any(self._is_here(MessageRef(end, run)) for end in _ENDS):
                 continue
             for ref in _places(self._server, run, self._settled(run)):
-                if not ref.is_from_site and not self._is_here(ref) and (content := _read(self._server, ref.manifest)):
+                if not ref.is_from_site and not self._is_here(ref) and (content := self._read_there(ref.manifest)):
                     try:
                         found.append((self._aggregator.open_out_of_order(content, ref), content))
                     except RejectedError as error:
@@ -358,7 +371,15 @@ class Mover:
         return self._here.read(path, max_bytes=MAX_RECORD_BYTES)
 
     def _read_here(self, path: str) -> bytes | None:
-        return _read(self._here, path)
+        return self._here.read_or_none(path, max_bytes=MAX_RECORD_BYTES)
+
+    def _read_there(self, path: str) -> bytes | None:
+        """Return what the server has; None also of what is larger than any record, which holds up nothing else."""
+        try:
+            return self._server.read_or_none(path, max_bytes=MAX_RECORD_BYTES)
+        except RejectedError as error:
+            self._leave_there(path, error)
+            return None
 
 
 def _lasting_records(folder: Folder, where: str) -> list[str]:
@@ -380,7 +401,3 @@ def _places(folder: Folder, run: str, but: Collection[int] = ()) -> Iterator[Mes
 
 def _number(name: str) -> int:
     return whole(name.lstrip("0")) if re.fullmatch(r"[0-9]{4}", name) and name != "0000" else 0
-
-
-def _read(folder: Folder, path: str) -> bytes | None:
-    return folder.read_or_none(path, max_bytes=MAX_RECORD_BYTES)

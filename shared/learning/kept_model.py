@@ -282,7 +282,13 @@ def _compare(export: Path) -> None:
 
 
 def _beginning(path: Path, most: int = MAX_RECORD_BYTES) -> bytes:
-    """Return no more of a file than shows that it is too large."""
+    """Return no more of a file than shows that it is too large.
+
+    Raises:
+        ConfigurationError: it is no plain file, which might never end.
+    """
+    if not path.is_file():
+        raise ConfigurationError([f"{path}: is no file that can be read; {_AGAIN}"])
     with path.open("rb") as file:
         return file.read(most + 1)
 

@@ -32,6 +32,7 @@ from shared.learning.tasks.contract import Evaluation, Sample
 from shared.learning.training import answers, evaluate, tame
 
 TABLE, PAGE = "predictions.csv", "predictions.html"
+MASKS, UNCERTAINTY, OVERLAYS, SEGMENTATIONS = FOLDERS = ("masks", "uncertainty", "overlays", "segmentations")
 _IN_COLOUR, _UNSURE = "prediction (in colour)", "uncertainty (white: unsure)"
 _COLOUR = 0.4  # share of a class's colour in an overlay
 
@@ -56,11 +57,13 @@ def predict(
 
     Raises:
         DataError: there is no readable image at all; names every problem. Or a page was asked of what is no picture.
-        ConfigurationError: ``out`` cannot be written, or segmentations were asked of a task that labels no pixels.
+        ConfigurationError: ``out`` cannot be written, or holds pictures of others; or segmentations were asked of a
+            task that labels no pixels.
         ActionRequiredError: a package is missing.
     """
     if dicom_seg:
         _require_pixels(kept)
+    _require_own(out)
     opened, problems = _open(kept, images)
     samples = [sample for sample, _ in opened.values()]
     shown = Page(_title(kept), ORDERED_BY_UNCERTAINTY) if page and _are_pictures(samples) else None
@@ -111,9 +114,9 @@ class _Drawn:
 
     def write(self, out: Path, name: str) -> None:
         """Write mask, uncertainty and overlay."""
-        _write_picture(out / "masks" / f"{name}.png", self.classes / self.highest)
-        _write_picture(out / "uncertainty" / f"{name}.png", self.unsure)
-        _write_picture(out / "overlays" / f"{name}.png", self.pictures[_IN_COLOUR])
+        _write_picture(out / MASKS / f"{name}.png", self.classes / self.highest)
+        _write_picture(out / UNCERTAINTY / f"{name}.png", self.unsure)
+        _write_picture(out / OVERLAYS / f"{name}.png", self.pictures[_IN_COLOUR])
 
 
 def _drawn(source: Path, probabilities: NDArray[np.float64], uncertainty: NDArray[np.float64]) -> _Drawn:
@@ -121,6 +124,12 @@ def _drawn(source: Path, probabilities: NDArray[np.float64], uncertainty: NDArra
     grey = grey_of(*read_any_levels(source))  # (H, W)
     likely, unsure = _scaled(probabilities, grey.shape), _scaled(uncertainty[None], grey.shape)[0]
     return _Drawn(grey, likely.argmax(axis=0), unsure, len(likely) - 1)  # (K, H, W) -> (H, W)
+
+
+def _require_own(out: Path) -> None:
+    """Check that no folder of pictures is here that a prediction has not written, as are the masks of a data folder."""
+    if not (out / TABLE).exists() and (others := [name for name in FOLDERS if (out / name).exists()]):
+        raise ConfigurationError([f"{out}: has a folder {others[0]} that no prediction wrote; name another folder"])
 
 
 def _require_pixels(kept: KeptModel) -> None:
@@ -132,7 +141,7 @@ def _require_pixels(kept: KeptModel) -> None:
 
 def _segmentation_problems(kept: KeptModel, source: Path, classes: NDArray[np.intp], out: Path) -> Sequence[str]:
     """Write a mask as a DICOM segmentation; return why it cannot be."""
-    path = out / "segmentations" / f"{source.stem}.dcm"
+    path = out / SEGMENTATIONS / f"{source.stem}.dcm"
     try:
         write_segmentation(source, classes, kept.card.classes, kept.card.run, path)
     except DataError as error:

@@ -6,6 +6,7 @@ A data folder holds ``images/`` and ``masks/``; an image and its mask have the s
 
 from __future__ import annotations
 
+import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from PIL import Image
 
 from shared.desktop import is_left_by_desktop
 from shared.errors import DataError
+from shared.escaping import escape
 from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.units import Listed, Unit, hashed
 from shared.service import alive
@@ -264,6 +266,13 @@ def formats_of(extensions: Sequence[str]) -> str:
     return f"{', '.join(names)} or {last}" if names else last
 
 
+def misnamed(path: Path) -> list[str]:
+    """Return a sentence about a name that cannot be written down everywhere, if a file or folder has such a one."""
+    if not any(unicodedata.category(each) in ("Cc", "Cs") for each in path.name):
+        return []
+    return [f"{escape(short_name(path))}: its name is no UTF-8, or has a character that no screen shows; rename it."]
+
+
 def files_by_stem(folder: Path, problems: list[str], extensions: Sequence[str] = EXTENSIONS) -> dict[str, Path]:
     """Return the image files of a folder by stem, in order of their names; folders in it are not entered.
 
@@ -281,7 +290,9 @@ def files_by_stem(folder: Path, problems: list[str], extensions: Sequence[str] =
     files: dict[str, Path] = {}
     others: list[str] = []
     for path in not_hidden(folder):
-        if not path.is_file() or path.suffix.lower() not in extensions:
+        if told := misnamed(path):
+            problems += told
+        elif not path.is_file() or path.suffix.lower() not in extensions:
             others.append(short_name(path))
         elif path.stem in files:
             problems.append(
@@ -310,6 +321,8 @@ def list_images(path: Path, extensions: Sequence[str] = EXTENSIONS) -> list[Path
         DataError: there is no such file or folder, no image in it, or something that is no image.
     """
     if path.is_file() and path.suffix.lower() in extensions:
+        if told := misnamed(path):
+            raise DataError(told)
         return [path]
     if not path.is_dir():
         raise DataError([f"{path}: is neither a {formats_of(extensions)} file nor a folder of them; name one."])

@@ -18,7 +18,7 @@ from shared.errors import DataError
 from shared.escaping import escape
 from shared.learning.data import MOST_LABELS
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, LABELS_FILE, GradedImage, read_colour
-from shared.learning.data.images import brightest, files_by_stem, formats_of, not_hidden
+from shared.learning.data.images import brightest, files_by_stem, formats_of, misnamed, not_hidden
 from shared.learning.data.tables import read_table, without_line
 from shared.learning.data.units import Listed, Unit, hashed
 from shared.plurals import pluralize
@@ -206,6 +206,7 @@ def _folders(root: Path, classes: Sequence[str] | None, extensions: Sequence[str
             [f"{root.name}: holds neither {LABELS_FILE} nor a folder called {told}; give the labels one way."]
         )
     for folder in folders:
+        problems += misnamed(folder)
         odd: list[str] = []
         for stem, path in files_by_stem(folder, odd, extensions).items():
             if stem in files:

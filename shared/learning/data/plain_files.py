@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shared.errors import DataError
 from shared.learning.data.graded_images import LABELS_FILE
-from shared.learning.data.images import not_hidden, short_name
+from shared.learning.data.images import misnamed, not_hidden, short_name
 from shared.learning.data.labelled_photographs import labels_of
 from shared.learning.data.units import Listed, Unit, hashed
 
@@ -74,6 +74,7 @@ def plain_units(root: Path) -> list[Unit]:
 def _by_stem(folder: Path, problems: list[str]) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for path in not_hidden(folder):
+        problems += misnamed(path)
         if not path.is_file() or path.stem in files:
             problems.append(f"{short_name(path)}: is no file, or another has the same stem; remove or rename it.")
         if path.suffix and _PLAIN.fullmatch(path.suffix[1:]) is None:
