@@ -196,3 +196,25 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     for exchange in ("file", "nowhere/exchange", "file/exchange"):
         with pytest.raises(ActionRequiredError, match=r"cannot be used \(.*\): check the path"):
             open_exchange(tmp_path, exchange)
+
+
+def test_what_the_server_lost_is_sent_again(moved: Moved, run: Played, tmp_path: Path) -> None:
+    """As one does that was put back from a backup, while this site's mover was off."""
+    run.offer_and_consent()
+    moved.take_over(run)
+    assert moved.move() and (moved.server / CONSENT.manifest).exists()
+    shutil.rmtree(moved.server / CONSENT.path)
+    again = Moved(tmp_path / HOME, run)
+    assert again.move() and not again.move()
+    assert (moved.server / CONSENT.manifest).read_bytes() == (moved.here / CONSENT.manifest).read_bytes()
+
+
+def test_what_is_larger_than_any_record_hides_nothing(
+    moved: Moved, run: Played, caplog: pytest.LogCaptureFixture
+) -> None:
+    stray = MessageRef("offer", "aaa").manifest
+    for path in (stray, survey_path(1), "aggregator_keys/0002.json"):
+        write_file(moved.server / path, bytes((1 << 20) + 1))
+    run.offer()
+    assert moved.move() and (moved.here / MessageRef("offer", RUN).manifest).exists()
+    assert stray in caplog.text and not (moved.here / stray).exists()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
+import shutil
+import sys
 from base64 import b64decode
 from pathlib import Path
 
@@ -13,7 +16,9 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from shared.errors import DataError
 from shared.learning.prediction_page import LONGEST_SIDE, MOST_SHOWN, Page
+from shared.learning.tasks import task_named
 from site_client.cli import main
 from tests.browser import chromium
 from tests.learning.exports import DISEASES, VESSELS, write_export
@@ -124,3 +129,37 @@ def test_a_person_leafs_through_by_the_arrow_keys(folder: Path, tmp_path: Path) 
         assert browser.text("#place") == "2 of 5"
         assert [address for address in browser.requested() if not address.startswith("data:")] == [path.as_uri()]
         assert browser.complaints() == []
+
+
+def test_no_mask_that_a_person_has_drawn_is_written_over(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "data", tmp_path / "data")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "data" / "masks").iterdir()}
+    images, model = str(tmp_path / "data" / "images"), str(folder / "model")
+    result = CliRunner().invoke(main, ["predict", images, "--model", model, "--output", str(tmp_path / "data")])
+    told = f"{tmp_path / 'data'}: has a folder masks that no prediction wrote; name another folder\n"
+    assert (result.exit_code, result.stderr) == (2, told)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "data" / "masks").iterdir()} == before
+    for _ in range(2):  # what a prediction wrote, the next one may write anew
+        asked = ["predict", images, "--model", model, "--output", str(tmp_path / "out")]
+        assert CliRunner().invoke(main, asked).exit_code == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such name")
+def test_a_name_that_is_no_utf8_is_told_and_the_others_are_predicted(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "data", tmp_path / "data")
+    image = next((tmp_path / "data" / "images").iterdir())
+    (tmp_path / "data" / "images" / os.fsdecode(b"m\xfcller.png")).write_bytes(image.read_bytes())
+    told = r"images/m\udcfcller.png: its name is no UTF-8, or has a character that no screen shows; rename it."
+    asked = ["predict", str(tmp_path / "data" / "images"), "--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(main, [*asked, "--model", str(folder / "model")])
+    assert told in result.output and (tmp_path / "out" / "predictions.csv").exists()
+    with pytest.raises(DataError) as caught:
+        task_named("octa_segmentation").units(tmp_path / "data")
+    assert told in caught.value.problems
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes among files")
+def test_a_pipe_in_place_of_a_card_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "card.yaml")
+    result = CliRunner().invoke(main, ["predict", str(tmp_path), "--model", str(tmp_path), "--output", str(tmp_path)])
+    assert (result.exit_code, "card.yaml: is no file that can be read" in result.stderr) == (2, True)
