@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from aggregator import overview as of_aggregator
 from aggregator.cli import main as aggregator_command
+from aggregator.commands.launch import End, _play
 from aggregator.dashboard.state import page_state
 from aggregator.results import best_so_far
 from aggregator.store import RunStore, queued_runs, take_turn
@@ -187,6 +188,23 @@ def test_a_run_is_queued_until_launch_has_played_it_to_the_end(run: Played, stor
     assert [each.run for each in queued_runs(work)] == [RUN]
     store.unqueue()
     assert queued_runs(work) == []
+
+
+def test_queued_runs_follow_each_other_as_they_were_queued(run: Played, store: RunStore) -> None:
+    work = run.drop.parent / "aggregator"
+    later = RunStore(work, "later")
+    later.begin(store.configuration().model_copy(update={"run": "later"}), store.sharing())
+    for number, each in enumerate((later, store)):
+        each.queue()
+        os.utime(each.home / "queued", (number, number))
+    assert [each.run for each in queued_runs(work)] == ["later", RUN]
+
+
+def test_a_file_that_is_of_another_run_by_now_is_not_played(run: Played, store: RunStore, tmp_path: Path) -> None:
+    file = tmp_path / "RUN.yaml"
+    file.write_bytes((store.home / "run.yaml").read_bytes())
+    ends = _play(run.drop.parent / "aggregator", {"as-it-was": file}, accept_any=True)
+    assert ends == {"as-it-was": End(f"{file}: run: is {RUN} by now, and was as-it-was; launch it by itself", 2)}
 
 
 def test_what_changes_while_it_is_read_is_read_again(run: Played, store: RunStore) -> None:

@@ -49,6 +49,27 @@ def folder_sync(work: Path, folder: Folder, stop: threading.Event | None = None)
     )
 
 
+def test_an_enrolment_that_was_cut_off_goes_on_with_a_card_that_came_since(tmp_path: Path) -> None:
+    """A file of IT's own stood in the way; until it was away, the site was set up anew by the same invite."""
+    work, drop = tmp_path / "aggregator", tmp_path / "drop"
+    drop.mkdir()
+    initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
+    invite = read_invite_file(work / "invites" / "north.json")
+    (drop / names.README).write_text("of the clinic's own")
+    cards = []
+    for home in (tmp_path / "first", tmp_path / "second"):
+        join(home, invite, data={}, url=None, password=None)
+        cards.append((home / "mirror" / names.SITE_CARD).read_bytes())
+    (drop / names.SITE_CARD).write_bytes(cards[0])
+    with hurried():
+        site = folder_sync(work, LocalFolder(drop))
+        assert not site.work() and site.channel is None
+        (drop / names.README).unlink()
+        (drop / names.SITE_CARD).write_bytes(cards[1])
+        assert site.work() and site.channel is not None
+    assert site.channel.ledger.peer.key == SigningKey.at(tmp_path / "second" / "signing.key").public
+
+
 def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     """The daemon may be busy long after a message came; a worker that keeps looking must not refuse the message."""
     work, drop = tmp_path / "aggregator", tmp_path / "drop"
