@@ -253,13 +253,15 @@ class WebDavFolder(Folder):
         Nothing is asked for by its name that is not listed: ownCloud locks a name that is asked for and not there.
         """
         try:
-            if _name(path) not in {entry.name for entry in self.list(_parent(path))}:
+            entry = next((each for each in self.list(_parent(path)) if each.name == _name(path)), None)
+            if entry is None:
                 return False
-            found = self.read(path, max_bytes=len(content))
-            if found != content and content.startswith(found):
-                found = self.read(path, max_bytes=len(content))  # the first answer may have been cut on its way
-            if found == content:
-                return True
+            if not entry.is_folder:
+                found = self.read(path, max_bytes=len(content))
+                if found != content and content.startswith(found):
+                    found = self.read(path, max_bytes=len(content))  # the first answer may have been cut on its way
+                if found == content:
+                    return True
         except NotFoundError:
             return False
         except RejectedError:

@@ -88,6 +88,14 @@ def test_create_never_replaces(folder: Folder) -> None:
     assert folder.list("a/b") == [Entry("manifest.json", False, 5)]
 
 
+def test_create_where_a_folder_lies_ends_and_is_told(folder: Folder) -> None:
+    folder.create("a/manifest.json/x", b"")
+    vars(folder).get("_made", set()).clear()  # as if somebody else had made it
+    with pytest.raises(AlreadyExistsError):
+        folder.create("a/manifest.json", b"{}")
+    assert [entry.is_folder for entry in folder.list("a") if entry.name == "manifest.json"] == [True]
+
+
 def test_create_empty_file(folder: Folder) -> None:
     folder.create("empty", b"")
     folder.create("empty", b"")
