@@ -101,7 +101,9 @@ def test_a_hospital_goes_on_once_a_person_there_has_named_the_new_key(hospital: 
     assert before in (text := page.read_text()) and new in text
 
 
-def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(hospital: Hospital) -> None:
+def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(
+    hospital: Hospital, caplog: pytest.LogCaptureFixture
+) -> None:
     thief = key_of(hospital)
     new = rotated(hospital)
     named(hospital, new)
@@ -111,9 +113,10 @@ def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(hospital: Hospi
     signed = json.loads(ledger.path(MessageRef("offer", "two"), "manifest.json").read_bytes())["body"]
     false = signed | {"kind": "abort", "seq": ledger.own_head.seq + 1, "previous": ledger.own_head.digest}
     write_file(hospital.drop / ref.manifest, thief.sign(false | {"files": {"abort.json": signed["files"]["run.yaml"]}}))
-    with pytest.raises(ActionRequiredError, match="is signed by another key of aggregator than its message 4"):
-        for _ in range(2):
-            hospital.daemon.step()
+    for _ in range(2):
+        hospital.daemon.step()
+    assert "is signed by another key of aggregator than its message 4" in caplog.text
+    assert hospital.daemon._channel.ledger.message(ref) is None
     asked = {"federation": "retina", "site": "north", "number": 1, "task": TASK, "classes": [], "created": now_text()}
     write_file(hospital.drop / survey_path(1), thief.sign(Survey.model_validate(asked).model_dump(mode="json")))
     (hospital.drop / ref.manifest).unlink()
@@ -136,9 +139,8 @@ def test_a_strangers_hand_over_is_not_followed(hospital: Hospital, caplog: pytes
     offer(hospital, "two")
     hospital.live()
     write_file(hospital.drop / MessageRef("abort", "two").manifest, b"{}")
-    with pytest.raises(ActionRequiredError):
-        for _ in range(2):
-            hospital.daemon.step()
+    for _ in range(2):
+        hospital.daemon.step()
     assert "hand-over" in caplog.text or RECORD in caplog.text
     assert not (hospital.work / "mirror" / RECORD).exists()
     assert verify(LocalFolder(hospital.drop)).findings
