@@ -345,7 +345,7 @@ _FEDEE = {
     "arms": _UNSURE,
     "tune": _TUNE,
     "seeds": [1, 2, 3],
-    "scores": ["accuracy", "misdiagnosis_auroc", "selective_accuracy_40", "referral_share_90", "referral_share_95"],
+    "scores": ["misdiagnosis_auroc", "accuracy", "selective_accuracy_40", "referral_share_90", "referral_share_95"],
     "noise": [0.001, 0.01],
 }
 _CHANNELS = ("hand", "chest", "ankle")
