@@ -368,7 +368,9 @@ _FEDEE_SIGNALS = {
         },
         "split": {"train": 0.5, "validation": 0.25, "test": 0.25},
     },
-    "tune": {"learning_rates": [0.003, 0.01, 0.03]},  # of 0.0003, 0.001 and 0.003 every arm took the last
+    "tune": {
+        "learning_rates": [0.01, 0.03, 0.1]
+    },  # of 0.0003 to 0.003 every arm took the last, of 0.003 to 0.03 three did
     "noise": [0.1, 1.0],
 }
 
