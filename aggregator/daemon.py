@@ -111,6 +111,7 @@ class Daemon:
         self._left_out: set[str] = set()
         self._put_off: dict[rounds.Action, float] = {}  # until when, of what has failed
         self._standstills: set[Standstill] = set()  # that the log has told of
+        self._has_ended = False  # and that stays so, whatever a worker that is stopped meets yet
         self._looks_for_round, self._looks_at_stop = _Looks(), _Looks()
         self._trouble = Trouble(logger, store.run, "goes on.")
 
@@ -139,6 +140,7 @@ class Daemon:
         """
         try:
             if self._is_over() and not any(site.has_to_prune for site in self._sites.values()):
+                self._has_ended = True
                 self._tell_who_was_not_told()
                 return False
             self._news.clear()
@@ -173,13 +175,13 @@ class Daemon:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the run came to, once every site's folder has its end; else None."""
-        return run_outcome(self._store, self._ledgers) if self._is_over() else None
+        """What the run came to, once its end is in the folders, but for those that nobody waits for; else None."""
+        return run_outcome(self._store, self._ledgers) if self._has_ended or self._is_over() else None
 
     @property
     def final_model(self) -> Path | None:
-        """The chosen model once it is in every site's folder, which ends the run."""
-        return self._store.final_model if self._store.card() and self._is_over() else None
+        """The chosen model once it is in the folders, but for those that nobody waits for; that ends the run."""
+        return self._store.final_model if self._store.card() and (self._has_ended or self._is_over()) else None
 
     def _see_who_waits(self) -> None:
         """Take in the runs that wait now; one that cannot be offered holds up nobody."""
@@ -231,7 +233,7 @@ class Daemon:
         """
         if site.channel is None or not site.channel.outbox.has_unpublished:
             return False
-        return not (site.needs_a_person and (self._waiting_runs or self._not_offered))
+        return not (site.cannot_publish and (self._waiting_runs or self._not_offered))
 
     def _tell_who_was_not_told(self) -> None:
         for name, channel in self._channels.items():

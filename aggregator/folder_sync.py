@@ -73,8 +73,8 @@ class FolderSync:
         """The newest of the looks asked for that has come; a look that is cut off has not."""
         self.is_in_trouble = False
         """Whether something stands in the way of looking into the folder now."""
-        self.needs_a_person = False
-        """Whether that does not pass by itself."""
+        self.cannot_publish = False
+        """Whether what is signed cannot be put into the folder until a person has put something right there."""
         self._home = home
         retrying = RetryingFolder(ForbearingFolder(folder), name=invite.site, stop=stop, on_trouble=self._note_trouble)
         self._folder = ListedFolder(retrying, has_tag=(home / HAS_TAG).exists())
@@ -216,11 +216,7 @@ class FolderSync:
             self.channel.outbox.publish_keys()  # before anything that a later one has signed
             self._has_shown_keys = True
         if self.channel.outbox.has_unpublished:
-            if not self._is_newest:
-                self._require_newest(self.channel)
-            self._has_noted = self._has_pruned = False
-            self.channel.outbox.publish()
-            self._note_published(self.channel)
+            self._publish(self.channel)
             return True
         if not self._has_noted:
             self._note_published(self.channel)
@@ -247,6 +243,25 @@ class FolderSync:
                 self._on_news()
             raise ActionRequiredError(f"{seen.doubt}: {seen.doubt.remedy}")
         return seen.happened or has_looked
+
+    def _publish(self, channel: Channel) -> None:
+        """Put into the folder what is signed.
+
+        Raises:
+            DropfedError: what stands in the way.
+        """
+        self._has_noted = self._has_pruned = False
+        try:
+            if not self._is_newest:
+                self._require_newest(channel)
+            channel.outbox.publish()
+        except (Stopped, TransientError):
+            raise
+        except DropfedError:
+            self.cannot_publish = True
+            raise
+        self.cannot_publish = False
+        self._note_published(channel)
 
     def _require_newest(self, channel: Channel) -> None:
         """Send nothing from an old copy of the work directory: the site would refuse it, and all that follows.
@@ -360,7 +375,6 @@ class FolderSync:
     def _note_trouble(self, error: DropfedError | None) -> None:
         """Note the present trouble, and keep it where ``status`` finds it. It is the last resort, and never raises."""
         self.is_in_trouble = error is not None
-        self.needs_a_person = error is not None and not isinstance(error, TransientError)
         path = self._home / "trouble.txt"
         with tolerate_unwritable(path):
             if error is None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from filelock import FileLock
 
@@ -31,12 +32,15 @@ from shared.logs import log_to
 
 logger = logging.getLogger(__name__)
 
+NONE: Mapping[str, Path] = MappingProxyType({})
 
-def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event, waiting: Sequence[Path] = ()) -> Daemon:
+
+def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event, waiting: Mapping[str, Path] = NONE) -> Daemon:
     """Check everything that can be known before the run, begin it, and build the daemon.
 
     Args:
-        waiting: the RUN.yaml of runs that come later; those that can be begun already are offered meanwhile.
+        waiting: the RUN.yaml of runs that come later, by their names; those that can be begun already are offered
+            meanwhile.
 
     Raises:
         ConfigurationError: every problem; see ``prepare``.
@@ -49,7 +53,7 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event, waiting: S
     store.begin(run, begun.division)
     model_work = begin_work(prepared, store, stop)
     take_turn(work, run.run)
-    come_later = [each for path in waiting if (each := _begun_early(work, path, stop)) is not None]
+    come_later = [each for name, path in waiting.items() if (each := _begun_early(work, name, path, stop))]
     news = threading.Event()
     open_sites = partial(_open_sites, work, stop=stop, news=news)
     if begun.is_new:
@@ -127,10 +131,21 @@ def begin_early(work: Path, run_yaml: Path, stop: threading.Event) -> Begun:
     return begun
 
 
-def _begun_early(work: Path, run_yaml: Path, stop: threading.Event) -> RunStore | None:
+def require_named(run_yaml: Path, run: str) -> None:
+    """Demand that a file is of the run that it was of when it was named.
+
+    Raises:
+        ConfigurationError: it is of another by now.
+    """
+    if (now := read_run(run_yaml).run) != run:
+        raise ConfigurationError([f"{run_yaml}: run: is {now} by now, and was {run}; launch it by itself"])
+
+
+def _begun_early(work: Path, run: str, run_yaml: Path, stop: threading.Event) -> RunStore | None:
     """Begin a run that waits for its turn; return None if that cannot be done yet, or is of no use any more."""
     try:
-        store = RunStore(work, read_run(run_yaml).run)
+        require_named(run_yaml, run)
+        store = RunStore(work, run)
         if not store.aggregate_path(0).exists():
             begin_early(work, run_yaml, stop)
     except DropfedError as error:

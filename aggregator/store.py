@@ -298,8 +298,9 @@ class RunStore(RunFiles):
         return self.home / "trouble.txt"
 
     def queue(self) -> None:
-        """Have a run that is begun wait for its turn."""
-        write_file(self.home / "queued", b"")
+        """Have a run that is begun wait for its turn; one that does keeps its place."""
+        if not self.is_queued:
+            write_file(self.home / "queued", b"")
 
     def unqueue(self) -> None:
         """Have `launch` play the run no more unless it is named."""

@@ -116,7 +116,7 @@ class Daemon:
         """Work until asked to stop; with ``once``, until there is nothing to do.
 
         Raises:
-            DropfedError: with ``once``, what stands in the way.
+            DropfedError: with ``once``, what stands in the way. What lies in the folder and may be anybody's does not.
         """
         polling = Polling(self._configuration.poll_seconds)
         note_running(self._work, self._configuration)

@@ -145,10 +145,13 @@ class Mover:
         return len(self._moved) > before
 
     def _forget_lost(self) -> None:
-        """Have sent again what the server has lost, as one does that was put back from a backup: the newest, if any."""
+        """Have sent again what the server has lost, as one that was put back from a backup: records, and the messages
+        that are the newest.
+        """
+        self._moved -= {path for path in self._records() if self._server.find(path) is None}
         for ref, _ in reversed(self._messages_here(from_site=True)):
             if ref.manifest in self._moved:
-                if self._read_there(ref.manifest) is not None:
+                if self._server.find(ref.manifest) is not None:
                     return
                 self._moved -= {path for path in self._moved if path.startswith(f"{ref.path}/")}
                 logger.warning("%s is not on the server any more: it is sent again", ref.path)

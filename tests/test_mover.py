@@ -12,7 +12,7 @@ from threading import Event, Thread
 import pytest
 
 from shared.errors import ActionRequiredError
-from shared.exchange.names import AGGREGATOR, FEDERATION, README, MessageRef, survey_path
+from shared.exchange.names import AGGREGATOR, FEDERATION, README, SITE_CARD, MessageRef, survey_path
 from shared.exchange.records.surveys import Survey
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer
@@ -204,9 +204,11 @@ def test_what_the_server_lost_is_sent_again(moved: Moved, run: Played, tmp_path:
     moved.take_over(run)
     assert moved.move() and (moved.server / CONSENT.manifest).exists()
     shutil.rmtree(moved.server / CONSENT.path)
+    (moved.server / SITE_CARD).unlink()
     again = Moved(tmp_path / HOME, run)
     assert again.move() and not again.move()
-    assert (moved.server / CONSENT.manifest).read_bytes() == (moved.here / CONSENT.manifest).read_bytes()
+    for path in (CONSENT.manifest, SITE_CARD):
+        assert (moved.server / path).read_bytes() == (moved.here / path).read_bytes()
 
 
 def test_what_is_larger_than_any_record_hides_nothing(

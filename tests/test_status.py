@@ -197,6 +197,7 @@ def test_queued_runs_follow_each_other_as_they_were_queued(run: Played, store: R
     for number, each in enumerate((later, store)):
         each.queue()
         os.utime(each.home / "queued", (number, number))
+    later.queue()  # once more, which changes nothing
     assert [each.run for each in queued_runs(work)] == ["later", RUN]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import click
 
 from aggregator.commands import WORK
 from aggregator.configuration import MADE_BY
-from aggregator.launch import ended_before, is_told, prepare_daemon
+from aggregator.launch import ended_before, is_told, prepare_daemon, require_named
 from aggregator.preparation import ended_already, prepare, read_run
 from aggregator.store import RunStore, if_another_launch, queued_runs
 from shared.commands import FILE_HERE, say
@@ -72,10 +72,9 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
     failed: dict[str, End] = {}  # since a run last ended
     while left := {run: path for run, path in _line(work, named).items() if run not in ended | failed}:
         run, path = next(iter(left.items()))
-        later = [each for other, each in named.items() if other not in ended and other != run]
+        later = {other: each for other, each in named.items() if other not in ended and other != run}
         try:
-            if (named_now := read_run(path).run) != run:
-                raise ConfigurationError([f"{path}: run: is {named_now} by now, and was {run}; launch it by itself"])
+            require_named(path, run)
             outcome = ended_before(work, path)
             if outcome is not None:
                 say(f"{ended_already(run)}: {outcome.text}")
@@ -88,9 +87,17 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
         if outcome is None:
             return None
         ended[run] = End(outcome.text, 0 if accept_any else _code(outcome))
-        if is_told(work, store := RunStore(work, run)):
-            store.unqueue()
+        _take_out(work, RunStore(work, run))
     return ended | failed
+
+
+def _take_out(work: Path, store: RunStore) -> None:
+    """Take a run that has ended out of the queue, once all its sites are told."""
+    try:
+        if is_told(work, store):
+            store.unqueue()
+    except (DropfedError, OSError) as error:
+        say(f"{store.run} stays in the queue: {error}", err=True)
 
 
 def _failed(store: RunStore, error: DropfedError | OSError) -> End:
@@ -139,7 +146,7 @@ def _runs_of(work: Path, paths: tuple[Path, ...]) -> dict[str, Path]:
     return files
 
 
-def _run(work: Path, run_yaml: Path, later: Sequence[Path]) -> Outcome | None:
+def _run(work: Path, run_yaml: Path, later: Mapping[str, Path]) -> Outcome | None:
     """Play a run to its end, and say what it came to; return None where it was interrupted."""
     stop = threading.Event()
     daemon = prepare_daemon(work, run_yaml, stop, later)

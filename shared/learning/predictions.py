@@ -32,7 +32,7 @@ from shared.learning.tasks.contract import Evaluation, Sample
 from shared.learning.training import answers, evaluate, tame
 
 TABLE, PAGE = "predictions.csv", "predictions.html"
-MASKS, UNCERTAINTY, OVERLAYS, SEGMENTATIONS = FOLDERS = ("masks", "uncertainty", "overlays", "segmentations")
+MASKS, UNCERTAINTY, OVERLAYS, SEGMENTATIONS = ("masks", "uncertainty", "overlays", "segmentations")
 _IN_COLOUR, _UNSURE = "prediction (in colour)", "uncertainty (white: unsure)"
 _COLOUR = 0.4  # share of a class's colour in an overlay
 
@@ -113,9 +113,9 @@ class _Drawn:
         return {"image": self.grey, _IN_COLOUR: overlay, _UNSURE: self.unsure}
 
     def write(self, out: Path, name: str) -> None:
-        """Write mask, uncertainty and overlay."""
-        _write_picture(out / MASKS / f"{name}.png", self.classes / self.highest)
+        """Write uncertainty, mask and overlay, in this order."""
         _write_picture(out / UNCERTAINTY / f"{name}.png", self.unsure)
+        _write_picture(out / MASKS / f"{name}.png", self.classes / self.highest)
         _write_picture(out / OVERLAYS / f"{name}.png", self.pictures[_IN_COLOUR])
 
 
@@ -127,9 +127,9 @@ def _drawn(source: Path, probabilities: NDArray[np.float64], uncertainty: NDArra
 
 
 def _require_own(out: Path) -> None:
-    """Check that no folder of pictures is here that a prediction has not written, as are the masks of a data folder."""
-    if not (out / TABLE).exists() and (others := [name for name in FOLDERS if (out / name).exists()]):
-        raise ConfigurationError([f"{out}: has a folder {others[0]} that no prediction wrote; name another folder"])
+    """Check that there are no masks but those of a prediction, which writes the uncertainty before: a data folder's."""
+    if (out / MASKS).exists() and not (out / UNCERTAINTY).exists():
+        raise ConfigurationError([f"{out}: has a folder {MASKS} that no prediction wrote; name another folder"])
 
 
 def _require_pixels(kept: KeptModel) -> None:

@@ -138,7 +138,7 @@ def test_in_the_place_of_a_withdrawal_it_is_none(
     with hurried():
         for _ in range(3):
             run.folder_sync.work()
-    assert run.folder_sync.looked >= asked
+    assert run.folder_sync.looked >= asked and not run.folder_sync.cannot_publish
     assert ("it is not taken, nor held against anybody" in caplog.text) == (leave is not a_folder)
 
 
@@ -151,11 +151,13 @@ def test_a_queue_does_not_wait_for_a_folder_in_which_a_person_has_to_put_somethi
     with hurried():
         run.folder_sync = folder_sync(tmp_path / "aggregator", LocalFolder(run.drop), run.stop)
         daemon = daemon_of(run, store)
-        assert not run.folder_sync.work()
+        run.folder_sync.work()
+        assert run.folder_sync.cannot_publish and run.folder_sync.channel is not None
         assert not daemon._is_over()  # alone, it waits until that is put right
         daemon._not_offered.add("another run")
-        assert daemon._is_over()
-        daemon._tell_who_was_not_told()
+        assert not daemon._goes_on()
+        run.folder_sync.cannot_publish = False  # as where its worker is cut off at its next try
+        assert daemon.outcome is not None and daemon.final_model is not None
         assert f"north is not told that run {RUN} is over" in caplog.text
         assert not is_told(tmp_path / "aggregator", store)
         final.unlink()
