@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -407,7 +408,10 @@ def test_ctrl_c_before_anything_has_begun_is_a_sentence(prepared: Path, tmp_path
     command = [sys.executable, "-m", "aggregator.cli", "launch", str(run_yaml), "--work", str(prepared)]
     launched = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with launched, run_yaml.open("wb"):  # opened once it is read from
-        launched.send_signal(signal.SIGINT)
-        out, said = launched.communicate()
+        while True:  # one that comes between opening and reading is not seen before something is read
+            launched.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                out, said = launched.communicate(timeout=5)
+                break
     assert (launched.returncode, out) == (1, "")
     assert said == "\nstopped by Ctrl-C; where this command had begun something, the same command goes on with it\n"
