@@ -176,12 +176,12 @@ class Daemon:
     @property
     def outcome(self) -> Outcome | None:
         """What the run came to, once its end is in the folders, but for those that nobody waits for; else None."""
-        return run_outcome(self._store, self._ledgers) if self._has_ended or self._is_over() else None
+        return run_outcome(self._store, self._ledgers) if self._is_over() else None
 
     @property
     def final_model(self) -> Path | None:
         """The chosen model once it is in the folders, but for those that nobody waits for; that ends the run."""
-        return self._store.final_model if self._store.card() and (self._has_ended or self._is_over()) else None
+        return self._store.final_model if self._store.card() and self._is_over() else None
 
     def _see_who_waits(self) -> None:
         """Take in the runs that wait now; one that cannot be offered holds up nobody."""
@@ -222,8 +222,8 @@ class Daemon:
         return offers
 
     def _is_over(self) -> bool:
-        if not self._store.is_over:
-            return False
+        if self._has_ended or not self._store.is_over:
+            return self._has_ended
         is_all_signed = not rounds.decide(self._facts())
         return is_all_signed and not any(self._is_to_be_told(site) for site in self._sites.values())
 

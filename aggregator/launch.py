@@ -7,7 +7,6 @@ import threading
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from filelock import FileLock
 
@@ -32,10 +31,10 @@ from shared.logs import log_to
 
 logger = logging.getLogger(__name__)
 
-NONE: Mapping[str, Path] = MappingProxyType({})
 
-
-def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event, waiting: Mapping[str, Path] = NONE) -> Daemon:
+def prepare_daemon(
+    work: Path, run_yaml: Path, stop: threading.Event, waiting: Mapping[str, Path] | None = None
+) -> Daemon:
     """Check everything that can be known before the run, begin it, and build the daemon.
 
     Args:
@@ -53,7 +52,7 @@ def prepare_daemon(work: Path, run_yaml: Path, stop: threading.Event, waiting: M
     store.begin(run, begun.division)
     model_work = begin_work(prepared, store, stop)
     take_turn(work, run.run)
-    come_later = [each for name, path in waiting.items() if (each := _begun_early(work, name, path, stop))]
+    come_later = [each for name, path in (waiting or {}).items() if (each := _begun_early(work, name, path, stop))]
     news = threading.Event()
     open_sites = partial(_open_sites, work, stop=stop, news=news)
     if begun.is_new:
