@@ -96,6 +96,8 @@ class FolderSync:
         self._has_noted = False  # what is published
         self._has_pruned = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
+        self._doubt: ActionRequiredError | None = None  # what lies in the folder, and does not hold
+        self._doubts = Trouble(logger, invite.site, "all that lies in the folder holds again.")
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"folder-sync-{self.name}", daemon=True)
         self._open_channel()
@@ -238,10 +240,8 @@ class FolderSync:
         has_looked = searches and seen.is_whole
         if has_looked:
             self.looked = asked  # the daemon waits for it
-        if seen.doubt is not None:
-            if has_looked:
-                self._on_news()
-            raise ActionRequiredError(f"{seen.doubt}: {seen.doubt.remedy}")
+        if seen.is_full:
+            self._note_doubt(seen.doubt)
         return seen.happened or has_looked
 
     def _publish(self, channel: Channel) -> None:
@@ -372,15 +372,27 @@ class FolderSync:
             channel.ledger.require_newest_key()
             self.channel = channel
 
+    def _note_doubt(self, doubt: DoubtfulError | None) -> None:
+        """Tell what a full look has found that does not hold, until one finds none: it holds up nothing else."""
+        if doubt is None:
+            self._doubt = None
+            self._doubts.ends()
+        else:
+            self._doubt = ActionRequiredError(f"{doubt}: {doubt.remedy}")
+            self._doubts.begins(self._doubt)
+        self._note_trouble(None)
+
     def _note_trouble(self, error: DropfedError | None) -> None:
-        """Note the present trouble, and keep it where ``status`` finds it. It is the last resort, and never raises."""
+        """Note the present trouble, and keep what is to be told where ``status`` finds it. It is the last resort, and
+        never raises.
+        """
         self.is_in_trouble = error is not None
-        path = self._home / "trouble.txt"
+        told, path = error or self._doubt, self._home / "trouble.txt"
         with tolerate_unwritable(path):
-            if error is None:
+            if told is None:
                 path.unlink(missing_ok=True)
-            elif not path.exists() or path.read_bytes() != str(error).encode():
-                write_file(path, str(error).encode())
+            elif not path.exists() or path.read_bytes() != str(told).encode():
+                write_file(path, str(told).encode())
 
 
 def _shows_no_change(before: Entry | None, now: Entry) -> bool:

@@ -34,11 +34,13 @@ class Seen:
         happened: something was taken, or refused.
         is_whole: all that it was to look for was looked for, and what was there is settled, or is nothing that the site
             has signed.
-        doubt: what was there twice, and does not hold; None where something happened.
+        is_full: all places were looked at in which the site may have left something.
+        doubt: what a full look has found there twice, and does not hold.
     """
 
     happened: bool
     is_whole: bool
+    is_full: bool = False
     doubt: DoubtfulError | None = None
 
 
@@ -92,7 +94,7 @@ def look(
     if not happened:
         _require_there(ledger, inbox, noticed)
     is_whole = all(map(ledger.is_settled, ({*left} - doubts.keys()) | noticed))
-    return Seen(happened, is_whole, None if happened else next(iter(doubts.values()), None))
+    return Seen(happened, is_whole, is_full=True, doubt=next(iter(doubts.values()), None))
 
 
 def _in_order(inbox: Notices, refs: Sequence[MessageRef]) -> Iterator[tuple[MessageRef, bytes]]:

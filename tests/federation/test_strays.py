@@ -4,6 +4,7 @@ taken for the message.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 from collections.abc import Callable
@@ -140,6 +141,24 @@ def test_in_the_place_of_a_withdrawal_it_is_none(
             run.folder_sync.work()
     assert run.folder_sync.looked >= asked and not run.folder_sync.cannot_publish
     assert ("it is not taken, nor held against anybody" in caplog.text) == (leave is not a_folder)
+
+
+def test_it_is_told_once_and_until_it_is_gone(run: Played, caplog: pytest.LogCaptureFixture) -> None:
+    """Also by looks for the awaited message alone, which do not come near it."""
+    caplog.set_level(logging.INFO)
+    run.offer_and_consent()
+    stray = MessageRef("withdrawal", RUN).manifest
+    a_few_bytes(run.drop / stray)
+    told = run.drop.parent / "aggregator" / "sites" / "north" / "trouble.txt"
+    with hurried():
+        for look in (run.folder_sync.work, lambda: work_later(run.folder_sync)) * 5:
+            look()
+        assert stray in told.read_text() and not run.folder_sync.is_in_trouble
+        (run.drop / stray).unlink()
+        work_later(run.folder_sync)
+    assert not told.exists()
+    said = [record.message for record in caplog.records if record.name == "aggregator.folder_sync"]
+    assert [stray in line for line in said] == [True, False]
 
 
 def test_a_queue_does_not_wait_for_a_folder_in_which_a_person_has_to_put_something_right(

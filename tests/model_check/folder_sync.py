@@ -116,7 +116,7 @@ def looked(folder: Folder, how: Look) -> Looked:
             may_have_sent_more=lambda: how.more,
             fetch=noticed.fetch,
         )
-        is_whole, in_trouble = how.searches and seen.is_whole, seen.doubt is not None
+        is_whole = how.searches and seen.is_whole
     except ActionRequiredError:
         in_trouble = True
     accepted, refused = noticed.taken
