@@ -106,7 +106,9 @@ def read_private(path: Path) -> bytes:
         ActionRequiredError: it is missing, or others than its owner may read it.
     """
     try:
-        if sys.platform != "win32" and not path.is_dir() and path.stat().st_mode & 0o077:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            raise ActionRequiredError(f"{path} is not a file: correct the path")
+        if sys.platform != "win32" and path.stat().st_mode & 0o077:
             raise ActionRequiredError(f"{path} can be read by others than its owner: run `chmod 600 {quoted(path)}`")
         return path.read_bytes()
     except FileNotFoundError:
@@ -115,8 +117,6 @@ def read_private(path: Path) -> bytes:
         ) from None
     except PermissionError:
         raise ActionRequiredError(f"{path} cannot be read by this user: make this user its owner") from None
-    except IsADirectoryError:
-        raise ActionRequiredError(f"{path} is a folder where a file must be: correct the path") from None
 
 
 def link_file(source: Path, target: Path, *, durable: bool = True) -> None:

@@ -373,9 +373,11 @@ def test_a_password_file_that_cannot_be_used_is_a_sentence(federation: Federatio
     write_file(tmp_path / "open", b"for all to read")
     (tmp_path / "open").chmod(0o644)
     (tmp_path / "folder").mkdir(mode=0o755)
+    os.mkfifo(tmp_path / "pipe", 0o600)
     for path, sentence in (
         (tmp_path / "text", "does not hold text"),
-        (tmp_path / "folder", "is a folder where a file must be"),
+        (tmp_path / "folder", "is not a file"),
+        (tmp_path / "pipe", "is not a file"),
         (tmp_path / "empty", "is empty: put the folder's password there"),
         (tmp_path / "open", f"run `chmod 600 {tmp_path / 'open'}`"),
     ):
@@ -456,7 +458,7 @@ def test_check_says_what_is_wrong_with_password_server_and_address(federation: F
     assert f"{work / 'password'} is missing and DROPFED_PASSWORD is not set" in missing
     (work / "password").mkdir(mode=0o700)
     assert (
-        f"{work / 'password'} is a folder where a file must be: correct the path"
+        f"{work / 'password'} is not a file: correct the path"
         in run(site, "check", "--work", work).output
     )
     (work / "password").rmdir()

@@ -306,7 +306,7 @@ def test_a_password_file_that_is_a_folder_is_told_with_its_site(federation: Fede
     result = check(aggregator, work)
     assert result.exit_code == 1
     assert of_grade("problem", result) == [
-        f"north: {work / 'passwords' / 'north'} is a folder where a file must be: correct the path",
+        f"north: {work / 'passwords' / 'north'} is not a file: correct the path",
     ]
 
 
