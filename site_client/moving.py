@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -31,6 +32,7 @@ from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, RUNS, Kind, Mess
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.messages import Manifest
 from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.values import time_text
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import digest_of, open_signed
@@ -45,7 +47,7 @@ from shared.folder.retrying import RetryingFolder
 from shared.folder.stopping import cut_after
 from shared.polling import Polling
 from shared.sizes import size_text
-from shared.trouble import Trouble
+from shared.trouble import Trouble, tolerate_unwritable
 from site_client.configuration import FILE, SiteConfiguration, open_exchange, open_server
 
 logger = logging.getLogger(__name__)
@@ -55,6 +57,8 @@ HOME = "move"
 """Name of the folder in the work directory for what the mover keeps."""
 MOVED = "moved.txt"
 """Name of the file that lists what of this site's is on the server: one path a line."""
+LOOKED = "looked.txt"
+"""Name of the file that was written when the mover last looked: what stood in its way; empty where nothing did."""
 
 
 def move(work: Path, configuration: SiteConfiguration, stop: Event, *, once: bool) -> None:
@@ -84,10 +88,15 @@ def move(work: Path, configuration: SiteConfiguration, stop: Event, *, once: boo
                 try:
                     has_moved = mover.move()
                     trouble.ends()
+                    _note_look(home)
+                except Stopped:
+                    raise
                 except (DropfedError, OSError) as error:
-                    if once or isinstance(error, Stopped):
+                    met = disk_trouble(error, work) if isinstance(error, OSError) else error
+                    _note_look(home, met)
+                    if once:
                         raise
-                    trouble.begins(disk_trouble(error, work) if isinstance(error, OSError) else error)
+                    trouble.begins(met)
                     has_moved = False
                 if has_moved:
                     polling.restart()
@@ -95,6 +104,28 @@ def move(work: Path, configuration: SiteConfiguration, stop: Event, *, once: boo
                     return
                 else:
                     stop.wait(trouble.backoff_s(polling.interval_s()))
+
+
+def _note_look(home: Path, met: DropfedError | None = None) -> None:
+    path = home / LOOKED
+    with tolerate_unwritable(path):
+        write_file(path, str(met or "").encode())
+
+
+@dataclass(frozen=True)
+class LastLook:
+    """When a mover last looked, in UTC, and what stood in its way; empty where nothing did."""
+
+    at: str
+    trouble: str
+
+
+def last_look(work: Path) -> LastLook | None:
+    """Return what the mover of a work directory noted last; None if none has looked yet."""
+    path = work / HOME / LOOKED
+    if not path.exists():
+        return None
+    return LastLook(time_text(path.stat().st_mtime), path.read_text(encoding="utf-8"))
 
 
 class Mover:

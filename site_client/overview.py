@@ -30,6 +30,7 @@ from site_client.configuration import (
 )
 from site_client.facts import current, going_on, is_left
 from site_client.heartbeat import last_status
+from site_client.moving import last_look
 from site_client.policy import judge
 from site_client.programs import own_places
 from site_client.rotation import read_ledger
@@ -63,6 +64,7 @@ def overview(work: Path) -> dict[str, Any]:
         "next": then,
         "paused": store.is_paused(work),
         "transfer": asdict(transfer) if transfer else None,
+        "moved": asdict(look) if (look := last_look(work)) else None,
         "limits": limits.describe(
             configuration.limits,
             configuration.threads,
@@ -85,6 +87,9 @@ def overview_text(state: dict[str, Any]) -> str:
     lines.append(f"next{'' if state['running'] else ', once it runs'}: {state['next']}")
     if state["transfer"]:
         lines.append(f"on its way: {transfer_text(Transfer(**state['transfer']))}")
+    if state["moved"]:
+        how = f"met trouble: {state['moved']['trouble']}" if state["moved"]["trouble"] else "went well"
+        lines.append(f"server: the last look of `dropfed-site move`, {moment_text(state['moved']['at'])}, {how}")
     lines.append(f"limits: {state['limits']}")
     # No record of the aggregator's tells which software it works with (docs/protocol.md).
     lines.append(f"software: {state['software']}; the aggregator's: not told")

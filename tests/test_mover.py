@@ -20,7 +20,7 @@ from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder
 from shared.folder.local import LocalFolder
 from site_client.configuration import open_exchange, read_configuration
-from site_client.moving import HOME, MOVED, Mover, move
+from site_client.moving import HOME, MOVED, Mover, last_look, move
 from tests.federation.running import WAIT_S
 from tests.played import RUN, Played
 
@@ -161,8 +161,10 @@ def test_a_mover_lives_through_what_its_own_disk_does(
     mover.start()
     try:
         wait_until(lambda: "Trying again until it works" in caplog.text, "the trouble")
+        assert (met := last_look(work)) is not None and MOVED in met.trouble
         in_the_way.rmdir()
         wait_until(lambda: CONSENT.manifest in _listed(work), "the end of the trouble")
+        wait_until(lambda: (look := last_look(work)) is not None and not look.trouble, "a look that goes well")
     finally:
         stop.set()
         mover.join()

@@ -29,12 +29,14 @@ from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.signing import SigningKey, canonical, open_signed
+from shared.folder.durable import write_file
 from shared.folder.lock import LOCK, work_lock
 from shared.folder.meter import TRANSFER, Meter
 from shared.moments import moment_text
 from site_client import overview as of_site
 from site_client import store as site_store
 from site_client.cli import main as site_command
+from site_client.moving import HOME, LOOKED
 from tests.federation.running import run_configuration
 from tests.federation.upgraded import another_version
 from tests.played import RUN, Played, daemon_of
@@ -469,6 +471,18 @@ def test_the_site_says_which_run_it_declined_and_why(run: Played) -> None:
     said = site_says(run)
     assert f"last run: {RUN} was declined here: 9 rounds are more than this hospital's 5\n" in said
     assert "waits for: the aggregator, to offer another run" in said
+
+
+@pytest.mark.parametrize(
+    ("met", "told"), [("", "went well"), ("the password is wrong", "met trouble: the password is wrong")]
+)
+def test_how_the_last_look_of_the_mover_went(run: Played, met: str, told: str) -> None:
+    run.offer_and_consent()
+    assert "dropfed-site move" not in site_says(run)
+    looked = run.drop.parent / "north" / HOME / LOOKED
+    write_file(looked, met.encode())
+    os.utime(looked, (1e9, 1e9))
+    assert re.search(rf"\nserver: the last look of `dropfed-site move`, 2001-09-09 [^,]+, {told}\n", site_says(run))
 
 
 @pytest.mark.parametrize(("command", "home"), [(aggregator_command, "aggregator"), (site_command, "north")])

@@ -457,10 +457,7 @@ def test_check_says_what_is_wrong_with_password_server_and_address(federation: F
     missing = run(site, "check", "--work", work).output
     assert f"{work / 'password'} is missing and DROPFED_PASSWORD is not set" in missing
     (work / "password").mkdir(mode=0o700)
-    assert (
-        f"{work / 'password'} is not a file: correct the path"
-        in run(site, "check", "--work", work).output
-    )
+    assert f"{work / 'password'} is not a file: correct the path" in run(site, "check", "--work", work).output
     (work / "password").rmdir()
     write_file(work / "password", right, private=True)
 

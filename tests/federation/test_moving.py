@@ -18,7 +18,7 @@ from shared.folder.listed import ListedFolder
 from shared.folder.local import LocalFolder
 from shared.folder.lock import work_lock
 from site_client.configuration import read_configuration
-from site_client.moving import HOME, Mover, move
+from site_client.moving import HOME, Mover, last_look, move
 from site_client.stopping import stop_event
 from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 
@@ -124,6 +124,7 @@ def test_what_stands_in_the_way_of_moving_is_told(tmp_path: Path) -> None:
             move(work, read_configuration(work), stop_event(None), once=True)
         federation.change(work / "site.yaml", exchange="exchange")
         move(work, read_configuration(work), stop_event(None), once=True)  # there is nothing yet, on either side
+        assert (met := last_look(work)) is not None and not met.trouble
         with (
             work_lock(work / HOME, "another"),
             pytest.raises(ActionRequiredError, match="another `dropfed-site move` works here"),
