@@ -22,8 +22,10 @@ def end_is_expected(view: RunView, now: float) -> str | None:
     return time_text(max(now, began[-1] + each) + left * each)
 
 
-def answer_is_expected(view: RunView, site: str, ledger: Mirror) -> str | None:
-    """Return when a site's answer to the open round comes if it takes as long as the median of its past ones."""
+def answer_is_expected(view: RunView, site: str, ledger: Mirror, now: float) -> str | None:
+    """Return when a site's answer to the open round comes if it takes as long as the median of its past ones; None
+    where that is past.
+    """
     parts = {each.round: part for each in view.rounds if (part := each.sites.get(site))}
     newest = parts.pop(len(view.rounds), None)
     took = [
@@ -34,4 +36,5 @@ def answer_is_expected(view: RunView, site: str, ledger: Mirror) -> str | None:
     asked = newest.times[0] if newest else None
     if asked is None or not took or len(view.rounds) > view.configuration.rounds:
         return None
-    return time_text(asked + median(took))
+    expected = asked + median(took)
+    return time_text(expected) if expected > now else None

@@ -242,6 +242,8 @@ class FolderSync:
             self.looked = asked  # the daemon waits for it
         if seen.is_full:
             self._note_doubt(seen.doubt)
+        if self._awaited is not None and not seen.happened and channel.outbox.look_back():
+            return True
         return seen.happened or has_looked
 
     def _publish(self, channel: Channel) -> None:

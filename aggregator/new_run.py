@@ -306,7 +306,8 @@ def filled_in(answers: Answers, start: Mapping[str, str] | None = None) -> str:
     if method.needs_sgd and chosen["task_options"].get("optimizer", "sgd") != "sgd":
         wanted["task_options"] = chosen["task_options"] | {"optimizer": "sgd"}
         wanted["learning_rate"] = _for_sgd(wanted["learning_rate"])
-    reason = f"# of {answers.method}; shared/learning/methods/{answers.method}.py says what it is"
+    file = f"; shared/learning/methods/{answers.method}.py says what it is" if answers.method in method_names() else ""
+    reason = f"# of {answers.method}{file}"
     wanted = {key: value for key, value in wanted.items() if key in said or value}
     return "\n".join(_settled(text.splitlines(), said, wanted, reason)) + "\n"
 

@@ -24,6 +24,7 @@ from shared.exchange.records.messages import status_text
 from shared.exchange.records.run import round_name
 from shared.exchange.records.values import sentence, time_text
 from shared.exchange.trust import open_site_card
+from shared.folder.durable import full_disk
 from shared.folder.lock import is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import Outcome, chosen_text
@@ -165,7 +166,7 @@ def overview_of(reading: Reading, view: RunView) -> Overview:
         state=_state(store, view, waited_for),
         running=is_running,
         reason=card.reason if card else view.aborted,
-        trouble=[*([store.trouble] if store.trouble and not store.is_over else []), *view.standstills],
+        trouble=_troubles(reading, view),
         since=time_text(store.stage_began),
         waiting=[waiting_text(work, each) for each in open_runs(work) if each.run != view.run],
         waits_for=waited_for,
@@ -287,6 +288,12 @@ def _why(store: RunStore, view: RunView, waited_for: list[str]) -> str | None:
     return f"the round closes when every site it asks has answered, {answered}; {deadline}"
 
 
+def _troubles(reading: Reading, view: RunView) -> list[str]:
+    store, full = reading.store, full_disk(reading.work)
+    own = [store.trouble] if store.trouble and not store.is_over else []
+    return [*([full] if full else []), *own, *view.standstills]
+
+
 def _next(reading: Reading, view: RunView, waited_for: list[str]) -> str | None:
     """Return what happens then."""
     store, run, newest = reading.store, reading.run, len(view.rounds)
@@ -322,7 +329,7 @@ def _site(reading: Reading, view: RunView, site: str, now: float, *, is_awaited:
     return SiteOverview(
         phase=_phase(reading, view, site),
         software=software,
-        expected=answer_is_expected(view, site, ledger) if ledger and is_expected else None,
+        expected=answer_is_expected(view, site, ledger, now) if ledger and is_expected and not trouble else None,
         transfer=read_transfer(home / TRANSFER),
         last_verdict=_last_verdict(view, site),
         new_key=_new_key(ledger),

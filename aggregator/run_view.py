@@ -427,7 +427,7 @@ def _part(
         asked=asked,
         answered=answered,
         settled=settled,
-        seconds=int(ended - began) if began and ended else None,
+        seconds=int(ended - began) if began and ended and ended >= began else None,  # a clock may be put back
     )
 
 

@@ -116,6 +116,7 @@ def _survey(federation: str, site: str, number: int, task: str, classes: Sequenc
 
 
 def _ask(work: Path, configuration: AggregatorConfiguration, name: str, task: str, classes: Sequence[str]) -> Asked:
+    _collect(work, configuration, name)  # an answer to the survey before this one is kept, too
     key, home = SigningKey.at(work / KEY_FILE), work / "sites" / name
     folder = _folder(work, configuration.sites[name])
     if open_ledger(home, key=key.public) is None and not enrol(

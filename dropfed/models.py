@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dropfed.paths import path_of
 from shared.learning.kept_model import NO_THETA, KeptModel, open_model
 from shared.learning.plugins import permit_installed
-from shared.learning.predictions import each_answer
+from shared.learning.predictions import each_answer, measured
 from shared.learning.tasks.contract import Evaluation, Sample, Task
 from shared.learning.training import evaluate
 
@@ -70,10 +71,10 @@ class Model:
 
     def evaluate(self, samples: Sequence[Sample]) -> Evaluation:
         """Return how the model does on samples of its task."""
-        return evaluate(self.task, self.network, samples, self._kept.objective)
+        return evaluate(measured(self._kept), self.network, samples, self._kept.objective)
 
     def _samples(self, path: Path | str) -> Sequence[Sample]:
-        samples: Sequence[Sample] = self.task.open_unlabelled(Path(path), self._kept.options)
+        samples: Sequence[Sample] = self.task.open_unlabelled(path_of(path, "images"), self._kept.options)
         return samples
 
 
@@ -88,6 +89,6 @@ def load(model: Path | str) -> Model:
             task or method is not installed here.
     """
     permit_installed()
-    kept = open_model(Path(model))
+    kept = open_model(path_of(model, "model"))
     theta = None if kept.card.theta_status == NO_THETA else kept.card.theta
     return Model(kept.model, kept.task, tuple(kept.card.classes), theta, kept)

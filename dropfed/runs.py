@@ -16,6 +16,7 @@ from aggregator.report.site_figures import (
 from aggregator.report.timeline import timeline
 from aggregator.run_view import RunView, view_run
 from aggregator.store import run_in_turn
+from dropfed.paths import path_of
 from shared.errors import ConfigurationError
 
 
@@ -30,7 +31,7 @@ def read_run(work: Path | str, run: str | None = None) -> RunView:
         ConfigurationError: there is no such directory, or no such run in it.
         DropfedError: what is kept of the run is damaged.
     """
-    work = Path(work)
+    work = path_of(work, "work")
     if run is None:
         here, in_turn = runs_here(work), run_in_turn(work)
         if in_turn is None:

@@ -12,6 +12,7 @@ from aggregator.preparation import in_full, read_run
 from aggregator.report.figures import Figure
 from aggregator.run_view import RunView, view_of_tables
 from dropfed.models import Model, load
+from dropfed.paths import path_of
 from dropfed.runs import figures
 from dropfed.tables import metrics_frame
 from shared.errors import ConfigurationError
@@ -119,15 +120,15 @@ def simulate(
     if home is None:
         scratch = tempfile.TemporaryDirectory(prefix="dropfed-")
         home = scratch.name
-    root = Path(home)
+    root = path_of(home, "home")
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
         raise ConfigurationError([f"home: {root} is there already; name a new folder, or leave it out"])
     outcome = run_rounds(
         configuration,
-        {name: Path(folder) for name, folder in sites.items()},
+        {name: path_of(folder, f"sites: {name}") for name, folder in sites.items()},
         root,
-        heldout=Path(heldout) if heldout is not None else None,
-        weights=Path(weights) if weights is not None else None,
+        heldout=path_of(heldout, "heldout") if heldout is not None else None,
+        weights=path_of(weights, "weights") if weights is not None else None,
     )
     images = {name: _images(final) for name, final in outcome.finals.items()}
     view = view_of_tables(outcome.run, outcome.card, outcome.tables, outcome.verdicts, images)
@@ -138,10 +139,10 @@ def simulate(
 def _configuration(
     run: Path | str | Mapping[str, Any] | RunConfiguration, sites: Mapping[str, Path | str]
 ) -> RunConfiguration:
-    if isinstance(run, Path | str):
-        run = read_run(Path(run))
-    elif not isinstance(run, RunConfiguration):
+    if isinstance(run, Mapping):
         run = check_record({"run": "simulation", "sites": sorted(sites), **run}, RunConfiguration, "run")
+    elif not isinstance(run, RunConfiguration):
+        run = read_run(path_of(run, "run"))
     if set(run.sites) != set(sites):
         told, given = ", ".join(run.sites), ", ".join(sites) or "none"
         raise ConfigurationError(

@@ -16,7 +16,8 @@ from shared.commands import AS_JSON, say
 from shared.errors import PluginError
 from shared.exchange.records.run import Plugin
 from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered, names_of
-from shared.learning.kept_model import KeptCard, described, open_model
+from shared.learning.kept_card import KeptCard
+from shared.learning.kept_model import described, open_model
 from shared.learning.predictions import PAGE, evaluate_labelled, predict, untold
 from shared.plugin_options import PluginOptions, plugin_options
 from shared.plurals import pluralize

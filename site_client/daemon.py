@@ -302,7 +302,8 @@ class Daemon:
         if fetched is not None:
             self._note_end(fetched.run)
             return Turn.ACTED
-        if self._surveys.work():
+        awaits_more = bool(look.refs or look.later_than)
+        if self._surveys.work() or (awaits_more and self._outbox.look_back()):
             return Turn.ACTED
         if (path := self._folder.held_up()) is not None:
             stray = ActionRequiredError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from shared.errors import ActionRequiredError, AlreadyExistsError, RejectedError
+from shared.errors import ActionRequiredError, AlreadyExistsError, DoubtfulError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel
@@ -52,7 +52,8 @@ class Enrolment:
         return (self._ledger.root / names.FEDERATION).exists()
 
     def publish_card(self) -> None:
-        """Put our card into the folder, or take it back from there, and with it every answer that a lost disk held.
+        """Put our card into the folder, or take it back from there, and with it every answer that a lost disk held, or
+        that was signed since this work directory was copied.
 
         While ``TAKING_BACK`` is there not every answer may be: a daemon that was killed meanwhile goes on with it.
         """
@@ -77,10 +78,7 @@ class Enrolment:
         self._outbox.publish_keys()
         if not self.is_accepted:
             self.read_federation()  # with keys that open what a lost disk held
-        if taking_back.exists() or self._ledger.own_head.seq == 0:
-            for run in self._arrivals.runs():
-                updates = [MessageRef("update", run, ref.round_no) for ref in self._arrivals.rounds_of(run)]
-                self._inbox.adopt([MessageRef("consent", run), *updates, MessageRef("withdrawal", run)])
+        self._take_back_answers(taking_back)
         if taking_back.exists():
             self._sum_up_restore()
         taking_back.unlink(missing_ok=True)
@@ -90,6 +88,30 @@ class Enrolment:
         if (last := self._ledger.last_from_peer()) is not None:
             self._outbox.prune(last.ref.run)
         self.has_published = True
+
+    def _take_back_answers(self, taking_back: Path) -> None:
+        """Take back what this site signed in runs that are not over, and that is not in this work directory.
+
+        Raises:
+            RejectedError: what lies in the folder is not ours, or not whole.
+        """
+        is_all_lost, before = taking_back.exists() or self._ledger.own_head.seq == 0, self._ledger.own_head
+        for run in self._arrivals.runs():
+            if not is_all_lost and ending_of(self._ledger, run) is not None:
+                continue
+            updates = [MessageRef("update", run, ref.round_no) for ref in self._arrivals.rounds_of(run)]
+            try:
+                self._inbox.adopt([MessageRef("consent", run), *updates, MessageRef("withdrawal", run)])
+            except DoubtfulError:
+                if is_all_lost:
+                    raise
+                # Anybody may have put it there; of what we have signed nothing need be missing.
+        if not is_all_lost and self._ledger.own_head != before:
+            store.note_restored(self._work)
+            logger.warning(
+                "this work directory is older than what this site has signed: its answers are taken back from the "
+                "folder; what stayed here alone is as old as the directory"
+            )
 
     def _sum_up_restore(self) -> None:
         """Log what came back of a lost disk's work, and what did not."""

@@ -25,7 +25,8 @@ from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.weights import check_tensors
 from shared.folder.durable import write_file
 from shared.learning.apart import Progress
-from shared.learning.kept_model import CARD, KeptCard, all_tensors
+from shared.learning.kept_card import CARD, KeptCard
+from shared.learning.kept_model import all_tensors
 from shared.learning.model_files import save_tensors
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks.contract import Dataset
@@ -38,14 +39,12 @@ from site_client.train import OnProgress, Trainer, Trains
 
 logger = logging.getLogger(__name__)
 
-FINAL = "final"
-
 
 def unkept_final(work: Path, ledger: Mirror, left_alone: Collection[str]) -> str | None:
     """Return a run whose final model came but is not kept yet, or None; but for those to be left alone."""
     for path in sorted((ledger.root / names.RUNS).glob(f"*/final/{names.MANIFEST}")):
         run = path.parent.parent.name
-        if run not in left_alone and not (_home(work, run) / CARD).exists() and ending_of(ledger, run) == "finished":
+        if run not in left_alone and not store.has_final(work, run) and ending_of(ledger, run) == "finished":
             return run
     return None
 
@@ -108,7 +107,7 @@ def arrived_final(work: Path, ledger: Mirror, run: RunConfiguration, offered: Sh
     if final.run != run.run or final.chosen_round > run.rounds:
         raise RejectedError(f"{ref.path}/{names.CARD}", "speaks of another run")
     return Arrived(
-        home=_home(work, run.run),
+        home=store.final_home(work, run.run),
         model=received,
         state=received_state(ledger, ref, offered),
         start=store.start(ledger, run.run),
@@ -155,7 +154,12 @@ def keep_final(
         chosen_round=arrived.chosen_round,
         personal_round=int(arrived.personal.stem) if arrived.personal else 0,
     )
-    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", quoted(arrived.home))
+    work = arrived.home.parent.parent
+    logger.info(
+        "the final model is ready for use: `dropfed-site predict IMAGES --work %s --model %s`",
+        quoted(work),
+        quoted(arrived.home),
+    )
 
 
 def write_final(
@@ -186,7 +190,3 @@ def _theta(trainer: Trainer, dataset: Dataset, model: nn.Module) -> tuple[float,
     found = trainer.measure_uncertainty(model, dataset)
     threshold = youden_threshold(found.uncertainty, found.wrong)
     return threshold.theta, threshold.status
-
-
-def _home(work: Path, run: str) -> Path:
-    return work / FINAL / run

@@ -14,7 +14,6 @@ from shared.moments import moment_text
 from site_client import store
 from site_client.configuration import require_here
 from site_client.facts import ending_of
-from site_client.final import FINAL
 from site_client.overview import how_ended
 from site_client.rotation import read_ledger
 
@@ -72,8 +71,7 @@ def _number(message: Message) -> int:
 def _listed(work: Path, ledger: Mirror, offer: Message) -> ListedRun:
     run, created = offer.ref.run, offer.manifest.created
     answers = sum(message.ref.kind == "update" and message.ref.run == run for message in ledger.own_messages())
-    model = work / FINAL / run
-    kept = str(model) if model.exists() else None
+    kept = str(store.final_home(work, run)) if store.has_final(work, run) else None
     try:
         settings, _ = store.offer(ledger, run)
         state = _state(work, ledger, run)

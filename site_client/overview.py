@@ -15,6 +15,7 @@ from shared.exchange.names import FEDERATION, MANIFEST, MessageRef
 from shared.exchange.records.messages import status_text
 from shared.exchange.records.values import time_text
 from shared.exchange.records.verdicts import FinalCard
+from shared.folder.durable import full_disk
 from shared.folder.lock import is_at_work
 from shared.folder.meter import TRANSFER, Transfer, read_transfer, transfer_text
 from shared.learning.outcome import final_text
@@ -51,6 +52,7 @@ def overview(work: Path) -> dict[str, Any]:
         start = f"start it with `dropfed-site run --work {quoted(work)}`"
         raise ConfigurationError([f"{work}: the daemon has not run here yet; {start}"])
     running, status = is_at_work(work), heartbeat.model_dump()
+    status["trouble"] = full_disk(work) or status["trouble"]
     configuration, ledger = configuration_in_force(work), read_ledger(work)
     transfer = read_transfer(work / TRANSFER)
     waits_for, then = _standing(work, configuration, ledger, status)
@@ -148,7 +150,8 @@ def how_ended(work: Path, ledger: Mirror, run: str) -> str | None:
         card = ledger.record(final, FinalCard)
     except RejectedError as error:
         return f"ended; {error}"
-    return f"ended with {final_text(card)}"
+    rest = "" if store.has_final(work, run) else "; it is not ready for use here yet: log.txt tells what is in the way"
+    return f"ended with {final_text(card)}{rest}"
 
 
 def what_it_waits_for(work: Path, configuration: SiteConfiguration, ledger: Mirror) -> tuple[str, str]:

@@ -26,6 +26,7 @@ from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Reliability
 from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.records.tensors import TensorList
+from shared.exchange.records.values import sentence
 from shared.exchange.records.wire import PLAIN, FileEntry, Wire
 from shared.exchange.tables import read_metrics, require_of_round
 from shared.exchange.trust import check_form, open_yaml
@@ -54,6 +55,7 @@ from site_client.train import CountsOf, Files, OnProgress, Train, Trainer, Worke
 logger = logging.getLogger(__name__)
 
 REST_S = 30.0  # between two looks at the clock outside the hours for training
+KEPT_AGAIN_AFTER_S = 600.0  # after which a final model that could not be made ready is tried again
 
 
 class RoundWork:
@@ -77,7 +79,7 @@ class RoundWork:
         self._ledger = channel.ledger
         self._heartbeat = heartbeat
         self._stop = stop
-        self._left_alone: set[str] = set()
+        self._left_alone_until: dict[str, float] = {}  # by run; on the clock that never goes back
         self._dataset: tuple[str, Dataset] | None = None
 
     # --- what a run's work is done with ----------------------------------------------------------------------
@@ -372,10 +374,11 @@ class RoundWork:
 
     def unkept_final(self) -> str | None:
         """Return a run whose final model came and is not kept yet, or None."""
-        return unkept_final(self._work, self._ledger, self._left_alone)
+        left_alone = {run for run, until in self._left_alone_until.items() if time.monotonic() < until}
+        return unkept_final(self._work, self._ledger, left_alone)
 
     def keep_final(self, run: str) -> None:
-        """A final model that cannot be kept is told once and left until the next start: it holds up no other run."""
+        """A final model that cannot be kept is told, and tried again later: it holds up no other run."""
         release(self._work, self._ledger, run)
         ref = MessageRef("final", run)
         on_progress = self._resting_until(lambda percent: self._is_time(ref, percent))
@@ -397,5 +400,7 @@ class RoundWork:
         except Stopped:
             raise
         except DropfedError as error:
-            logger.error("run %s: its final model is not made ready for use here: %s", run, error)
-            self._left_alone.add(run)
+            why = sentence(str(error)).rstrip(".")
+            logger.error("run %s: its final model is not ready for use: %s. Trying again every 10 minutes.", run, why)
+            self._left_alone_until[run] = time.monotonic() + KEPT_AGAIN_AFTER_S
+            self.forget()  # what is mended meanwhile is read at the next try

@@ -46,6 +46,7 @@ from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import sentence
 from shared.exchange.records.verdicts import Verdict
 from shared.folder.durable import sync_folder, write_file
+from shared.learning.kept_card import CARD
 from shared.plurals import pluralize
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ Answer = Literal["yes", "no", "withdraw"]
 PAUSED = "paused"
 RESTORED = "restored"
 SCRATCH = "scratch"
+FINAL = "final"
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,16 @@ def paused_at(work: Path) -> float | None:
         return (work / PAUSED).stat().st_mtime
     except FileNotFoundError:
         return None
+
+
+def final_home(work: Path, run: str) -> Path:
+    """Return where the final model of a run is kept, ready for use."""
+    return work / FINAL / run
+
+
+def has_final(work: Path, run: str) -> bool:
+    """Return whether the final model of a run is ready for use."""
+    return (final_home(work, run) / CARD).exists()
 
 
 def note_restored(work: Path) -> None:

@@ -38,7 +38,7 @@ from shared.learning.methods import open_method
 from shared.learning.run_checks import check_together
 from site_client.configuration import open_folder, read_configuration
 from site_client.daemon import Daemon as SiteDaemon
-from site_client.final import FINAL
+from site_client.store import FINAL
 from studies.federation import RUN_FILE, aggregator_work, set_up, site_work
 from studies.simulation import EVERYONE, Final, Outcome
 

@@ -185,7 +185,8 @@ def contents_of(folder: Path) -> str:
 
 def _methods(run: RunConfiguration) -> dict[str, str]:
     method = type(open_method(run.method, run.method_options))
-    return {name: digest_of(path.read_bytes()) for name, path in sorted(files_behind(method).items())}
+    files = {name: digest_of(path.read_bytes()) for name, path in sorted(files_behind(method).items())}
+    return files | {wheel.name: wheel.sha256 for wheel in plugins.plugins_of([("methods", run.method)])}
 
 
 def _installed_scores(study: StudyConfiguration) -> dict[str, Range]:
@@ -215,7 +216,7 @@ def _check(run: RunConfiguration, *, has_heldout: bool) -> None:
         raise ConfigurationError(
             ["tolerance: there are no images to score models with; name their folder under heldout, or take it out"]
         )
-    if run.method not in (known := (*method_names(), *REFERENCES)):
+    if run.method not in (known := (*method_names(), *REFERENCES, *plugins.provided("methods"))):
         raise ConfigurationError([f"method: there is no method {escape(run.method)}; use one of {', '.join(known)}"])
     if run.start is not None:
         raise ConfigurationError(["start: a study's runs begin as their task has it; leave it out"])

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -212,6 +212,20 @@ def test_what_is_wrong_is_said_in_a_sentence(
     run = {"task": "octa_segmentation", "method": "mean", "rounds": 1, **changes}
     with pytest.raises(dropfed.DropfedError, match=told):
         dropfed.simulate(run, data_of(home) if sites is None else sites)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: dropfed.load(3),  # type: ignore[arg-type]
+        lambda: dropfed.read_run(None),  # type: ignore[arg-type]
+        lambda: dropfed.simulate(3, {"north": "north"}),  # type: ignore[arg-type]
+        lambda: dropfed.simulate({"task": "octa_segmentation", "method": "mean", "rounds": 1}, {"north": 3}),  # type: ignore[dict-item]
+    ],
+)
+def test_what_is_no_path_is_said_too(ask: Callable[[], object]) -> None:
+    with pytest.raises(dropfed.ConfigurationError, match=r"must be a path, and is of type \w+; give a str or a Path"):
+        ask()
 
 
 def test_a_run_file_that_is_not_there_is_said_too(tmp_path: Path) -> None:

@@ -145,6 +145,17 @@ def test_no_mask_that_a_person_has_drawn_is_written_over(folder: Path, tmp_path:
         (tmp_path / "out" / "predictions.csv").unlink()
 
 
+def test_no_pictures_of_other_images_are_left_beside(folder: Path, tmp_path: Path) -> None:
+    images, asked = folder / "data" / "images", ["--model", str(folder / "model"), "--output", str(tmp_path / "out")]
+    assert CliRunner().invoke(main, ["predict", str(images), *asked]).exit_code == 0
+    table = (tmp_path / "out" / "predictions.csv").read_bytes()
+    one, *others = sorted(images.iterdir())
+    result = CliRunner().invoke(main, ["predict", str(one), *asked])
+    told = f"{tmp_path / 'out'}: has pictures of other images, as of {others[0].stem}, from an earlier prediction; "
+    assert (result.exit_code, result.stderr) == (2, f"{told}name another folder\n")
+    assert (tmp_path / "out" / "predictions.csv").read_bytes() == table
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such name")
 def test_a_name_that_is_no_utf8_is_told_and_the_others_are_predicted(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "data", tmp_path / "data")

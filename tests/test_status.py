@@ -32,6 +32,7 @@ from shared.exchange.signing import SigningKey, canonical, open_signed
 from shared.folder.durable import write_file
 from shared.folder.lock import LOCK, work_lock
 from shared.folder.meter import TRANSFER, Meter
+from shared.learning.kept_card import CARD
 from shared.moments import moment_text
 from site_client import overview as of_site
 from site_client import store as site_store
@@ -458,6 +459,8 @@ def test_the_site_through_a_run(run: Played) -> None:
     assert f"next, once it runs: nothing, until `dropfed-site resume --work {work}`" in said
     site_store.resume(work)
     run.finish()
+    assert f"last run: {RUN} ended with the aggregate of round 1; it is not ready for use here yet" in site_says(run)
+    write_file(site_store.final_home(work, RUN) / CARD, b"")
     said = site_says(run)
     assert f"last run: {RUN} ended with the aggregate of round 1\n" in said
     assert "waits for: the aggregator, to offer a run, since" in said

@@ -42,12 +42,12 @@ from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import hash_file, write_file
 from shared.folder.lock import make_work
-from shared.learning.kept_model import CARD
+from shared.learning.kept_card import CARD
 from shared.learning.methods import method_names
 from shared.learning.tasks import task_named
 from shared.plurals import pluralize
 from site_client.configuration import Policy
-from site_client.final import FINAL
+from site_client.store import FINAL
 from studies.alone import training_alone
 from studies.federation import set_up
 from studies.simulation import open_public

@@ -62,7 +62,7 @@ class EncryptionKey(KeptKey):
         Raises:
             ActionRequiredError: as ``at``, for a file that is there.
         """
-        return cls.at(path) if path.exists() else None
+        return cls.at(path) if path.exists() and not path.is_fifo() else None  # of a pipe nobody would see an end
 
     def shared_with(self, public: str) -> bytes:
         """Return the 32 bytes that only this key and the other side's yield.

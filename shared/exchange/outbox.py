@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from shared.errors import ActionRequiredError, RejectedError
+from shared.errors import ActionRequiredError, AlreadyExistsError, RejectedError
 from shared.exchange.encryption import Ciphertext
 from shared.exchange.handovers import enrolled, followed, learn, publish
 from shared.exchange.mirror import Mirror
@@ -27,6 +28,7 @@ from shared.sizes import size_text
 logger = logging.getLogger(__name__)
 
 ROOM_FOR_MESSAGES = 4  # people are warned when the folder has room for fewer of the present size
+LOOKS_BACK_EVERY_S = 600.0
 ROOM_UNASKED = 64  # while there is room for more of them, the server is not asked again
 
 
@@ -42,6 +44,7 @@ class Outbox:
         self._folder = folder
         self._key = key
         self._published: int | None = None  # seq of our last message known to be in the folder
+        self._looks_back_at = time.monotonic() + LOOKS_BACK_EVERY_S
         self._is_nearly_full = False
         self._known_room = 0.0  # bytes, less what was sent since
 
@@ -127,7 +130,9 @@ class Outbox:
         own = self._mirror.own_messages()
         was_cut = is_first = self._published is None
         if self._published is None:
-            self._published = self._last_in_folder(own)
+            last = self._last_in_folder(own)
+            self._send_lost(own, last)
+            self._published = last
         for message in own:
             if message.manifest.seq > self._published:
                 there = self._sizes_in_folder(message.ref) if was_cut else {}
@@ -139,18 +144,86 @@ class Outbox:
                 continue
             self._mirror.ciphertexts.forget(message.ref)
 
+    def look_back(self) -> bool:
+        """Look now and then, while an answer is awaited, whether our last message is still in the folder: a folder that
+        was put back from a backup has lost it. It is to be published again then, with what else is lost.
+
+        Returns:
+            Whether it was lost.
+        """
+        now, own = time.monotonic(), self._mirror.own_messages()
+        if self.has_unpublished or not own or now < self._looks_back_at:
+            return False
+        self._looks_back_at = now + LOOKS_BACK_EVERY_S
+        if self._is_there(own[-1]):
+            return False
+        logger.warning("%s: %s is not in the folder any more", self._mirror.own.site, own[-1].ref.path)
+        self._published = None
+        return True
+
+    def _send_lost(self, own: Sequence[Message], last: int) -> None:
+        """Send again what the folder has lost of the newest run, before our ``last`` message that it has."""
+        for message in own:
+            is_of_newest = message.ref.run == own[-1].ref.run and message.manifest.seq < last
+            if is_of_newest and not self._is_there(message):
+                try:
+                    self._send(message, {})
+                except ActionRequiredError as error:  # what follows it is there, and was read
+                    logger.error("%s: %s", self._mirror.own.site, error)
+                else:
+                    logger.warning("%s: published %s again, which was lost", self._mirror.own.site, message.ref.path)
+
+    def _is_there(self, message: Message) -> bool:
+        return MANIFEST in self._sizes_in_folder(message.ref)
+
     def _send(self, message: Message, there: Mapping[str, int | None]) -> None:
-        """Send a message, but not the tensor files that are ``there`` whole since before we were interrupted."""
+        """Send a message, but not the tensor files that are ``there`` whole since before we were interrupted.
+
+        Raises:
+            ActionRequiredError: there is no room for it; the folder has lost it, and it is not here any more in the
+                form that was signed; or another copy of this work directory has sent another.
+        """
         due = {
             name: entry
             for name, entry in sorted(message.manifest.files.items())
-            if not is_weights(name) or there.get(name) != entry.size
+            if not is_weights(name) or (there.get(name) != entry.size and not self._is_pruned(message, name))
         }
         self._require_room(message.ref, sum(entry.size for entry in due.values()))
         for name, entry in due.items():
             path = f"{message.ref.path}/{name}"
+            if not self._mirror.as_in_folder(message, name).exists():
+                raise ActionRequiredError(
+                    f"{path} was lost from the folder, and is not kept here in the form that was signed: put the "
+                    "newest backup of the folder back, or stop the run"
+                )
             self._folder.upload(path, self._mirror.as_in_folder(message, name), sha256=entry.sha256)
-        self._folder.create(message.ref.manifest, self._mirror.path(message.ref, MANIFEST).read_bytes())
+        try:
+            self._folder.create(message.ref.manifest, self._mirror.path(message.ref, MANIFEST).read_bytes())
+        except AlreadyExistsError:
+            self._require_not_ours(message.ref)
+            raise
+
+    def _require_not_ours(self, ref: MessageRef) -> None:
+        """Check that what lies in our message's place, and is another, is not signed by our key.
+
+        Raises:
+            ActionRequiredError: it is.
+        """
+        content = self._folder.read_or_none(ref.manifest, max_bytes=MAX_RECORD_BYTES)
+        with suppress(RejectedError):
+            if content is not None and self._mirror.own.open_out_of_order(content, ref):
+                raise ActionRequiredError(
+                    f"{ref.manifest} is in the folder already, signed with our key, and not from this work directory: "
+                    "another copy of the directory is at work, or this one is an old copy; end all but the newest"
+                )
+
+    def _is_pruned(self, message: Message, name: str) -> bool:
+        """Return whether a tensor file was removed here by the run's rule."""
+        if self._mirror.path(message.ref, name).exists():
+            return False
+        known = list(self._mirror.messages.values())
+        settled = {each.ref.round_no for each in known if (each.ref.run, each.ref.kind) == (message.ref.run, "verdict")}
+        return self._mirror.may_be_pruned(message.ref, settled=settled)
 
     def _require_room(self, ref: MessageRef, size: int) -> None:
         """Never begin what cannot be ended; say in time when the folder is getting full."""

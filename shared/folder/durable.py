@@ -19,6 +19,7 @@ from shared.escaping import quoted
 BLOCK = 1 << 18  # bytes read or sent at a time; each transfer holds a few of them
 COPIED_BYTES = 1 << 26  # by one call of the kernel
 IN_USE_S = 5.0  # how long a file may be looked into by another process where nobody can replace it meanwhile
+_NO_ROOM = 1 << 16  # bytes: less than the record that is written next may need
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
@@ -106,9 +107,7 @@ def read_private(path: Path) -> bytes:
         ActionRequiredError: it is missing, or others than its owner may read it.
     """
     try:
-        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
-            raise ActionRequiredError(f"{path} is not a file: correct the path")
-        if sys.platform != "win32" and path.stat().st_mode & 0o077:
+        if sys.platform != "win32" and not path.is_dir() and path.stat().st_mode & 0o077:
             raise ActionRequiredError(f"{path} can be read by others than its owner: run `chmod 600 {quoted(path)}`")
         return path.read_bytes()
     except FileNotFoundError:
@@ -117,6 +116,8 @@ def read_private(path: Path) -> bytes:
         ) from None
     except PermissionError:
         raise ActionRequiredError(f"{path} cannot be read by this user: make this user its owner") from None
+    except IsADirectoryError:
+        raise ActionRequiredError(f"{path} is not a file: correct the path") from None
 
 
 def link_file(source: Path, target: Path, *, durable: bool = True) -> None:
@@ -186,6 +187,12 @@ def hash_files(files: Iterable[tuple[str, Path]]) -> str:
     for path, file in sorted(files):
         lines.update(f"{hash_file(file)[1]}  {path}\n".encode())
     return lines.hexdigest()
+
+
+def full_disk(path: Path) -> str | None:
+    """Return what to say if the disk with ``path`` has no room for a record: a daemon cannot note that there itself."""
+    has_room = shutil.disk_usage(path).free >= _NO_ROOM
+    return None if has_room else f"the disk with {path} is full: free some space there"
 
 
 def disk_trouble(error: OSError, path: Path) -> ActionRequiredError | TransientError:

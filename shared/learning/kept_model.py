@@ -14,24 +14,25 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import cast
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from shared.doors import Refusal
 from shared.doors.schema import fill_json
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
-from shared.exchange.names import MAX_RECORD_BYTES, RUN_CONFIGURATION, Name
+from shared.exchange.names import MAX_RECORD_BYTES, RUN_CONFIGURATION
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records.run import Plugin, Privacy, Range, RunConfiguration
+from shared.exchange.records.run import Plugin, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
-from shared.exchange.records.values import Count, Digest, Record, ScoreColumn
+from shared.exchange.records.values import Digest, Record
 from shared.exchange.weights import TensorFile, check_tensors
 from shared.folder.durable import hash_file
 from shared.learning.apart import WITH_PLUGINS
+from shared.learning.kept_card import CARD, KeptCard
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
 from shared.learning.model_files import load_tensors
@@ -43,58 +44,11 @@ from shared.learning.tasks.contract import Network, Task
 from shared.learning.tasks.terms import EXTERNAL, Options
 from shared.learning.uncertainty import FALLBACK_THETA
 
-CARD = "card.yaml"
 MODEL_CARD = "model-card.json"
 NO_THETA = "an export has none: it is measured at a site"
 
 _LARGEST_MODEL_CARD = 100_000_000  # bytes: it tells of each site
 _AGAIN = "take the folder again from where the model was kept"
-
-
-class KeptCard(Record):
-    """``card.yaml``: everything needed to use the model beside it.
-
-    Args:
-        classes: the site's names of classes, from class 0 upwards; none where only sites have such.
-        chosen_round: whose aggregate this is; None: it is not told.
-        personal_round: the round after which the site's own parts were kept; 0: they were never trained here; None: it
-            has none.
-        theta: the uncertainty from which on a prediction should not be trusted.
-        theta_status: ``measured``, or why it could not be and is 0.5.
-        plugins: the wheels that its run needed.
-        scores: the columns that its run listed, with what they may hold; of a site's program there are none.
-    """
-
-    run: Name
-    task: Name
-    task_options: dict[str, Any]
-    method: Name
-    method_options: dict[str, Any]
-    privacy: Privacy | None = None
-    rounds: Count
-    classes: list[str]
-    chosen_round: Count | None
-    personal_round: Count | None
-    theta: Annotated[float, Field(gt=0, le=1)]
-    theta_status: str
-    plugins: list[Plugin] = []
-    scores: dict[ScoreColumn, Range] = {}
-
-    @classmethod
-    def of_run(cls, run: RunConfiguration, **rest: Any) -> KeptCard:
-        """Return the card of a run's model; ``rest``: what the run does not say."""
-        return cls(
-            run=run.run,
-            task=run.task,
-            task_options=run.task_options,
-            method=run.method,
-            method_options=run.method_options,
-            privacy=run.privacy,
-            rounds=run.rounds,
-            plugins=run.plugins,
-            scores={} if run.trainer else run.scores,
-            **rest,
-        )
 
 
 class _Hashed(Record):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from shared.learning.metrics import dice
 from shared.learning.objectives import IGNORED, by_target
 from shared.learning.plugins import is_permitted
 from shared.learning.prediction_page import ORDERED_BY_SCORE, ORDERED_BY_UNCERTAINTY, Page, picture_of
-from shared.learning.tasks.contract import Evaluation, Sample
+from shared.learning.tasks.contract import Evaluation, Sample, Task
 from shared.learning.training import answers, evaluate, tame
 
 TABLE, PAGE = "predictions.csv", "predictions.html"
@@ -65,6 +65,7 @@ def predict(
         _require_pixels(kept)
     _require_own(out)
     opened, problems = _open(kept, images)
+    _require_no_others(out, opened)
     samples = [sample for sample, _ in opened.values()]
     shown = Page(_title(kept), ORDERED_BY_UNCERTAINTY) if page and _are_pictures(samples) else None
     rows: list[dict[str, str]] = []
@@ -132,6 +133,15 @@ def _require_own(out: Path) -> None:
         raise ConfigurationError([f"{out}: has a folder {MASKS} that no prediction wrote; name another folder"])
 
 
+def _require_no_others(out: Path, ids: Collection[str]) -> None:
+    """Check that there are no pictures of images that are not asked about: no table would tell of them."""
+    pictures = (path for part in (MASKS, UNCERTAINTY, OVERLAYS, SEGMENTATIONS) for path in (out / part).glob("*.*"))
+    if others := sorted({path.stem for path in pictures} - set(ids)):
+        raise ConfigurationError(
+            [f"{out}: has pictures of other images, as of {others[0]}, from an earlier prediction; name another folder"]
+        )
+
+
 def _require_pixels(kept: KeptModel) -> None:
     """Check that DICOM segmentations can be written of what a model says."""
     if not kept.task.labels_pixels:
@@ -191,8 +201,12 @@ def evaluate_labelled(kept: KeptModel, folder: Path, page: Path | None = None) -
         )
     if page and _are_pictures(images.samples):
         write_file(page, _compared(kept, images.samples).html("the scores are of all"))
-    task = with_measures(kept.task, {name: told for name, told in kept.card.scores.items() if name not in untold(kept)})
-    return evaluate(task, kept.model, images.samples, kept.objective)
+    return evaluate(measured(kept), kept.model, images.samples, kept.objective)
+
+
+def measured(kept: KeptModel) -> Task:
+    """Return the model's task, which tells the scores of its run's wheels, too, where these may run here."""
+    return with_measures(kept.task, {name: told for name, told in kept.card.scores.items() if name not in untold(kept)})
 
 
 def untold(kept: KeptModel) -> list[str]:

@@ -23,7 +23,9 @@ from site_client.rotation import read_ledger
 def command(key: str, work: Path) -> None:
     ledger = read_ledger(work)
     if not is_public_key(key):
-        raise ConfigurationError([f"KEY: {key} is no public key: it has 64 digits, 0-9 and a-f; type it again"])
+        raise ConfigurationError(
+            [f"KEY: {key} is no public key, which has 64 digits of 0-9 and a-f: one is wrong or missing; type it again"]
+        )
     if key in ledger.peer.keys:
         raise ConfigurationError([f"KEY: {key[:16]}… is a key of the aggregator that this site knows already"])
     name_key(work, key)

@@ -9,7 +9,7 @@ import click
 
 from shared.predicting import ask_about, predict_options
 from site_client.commands import MODEL, WORK
-from site_client.final import FINAL
+from site_client.store import FINAL
 
 
 @click.command(help=__doc__)

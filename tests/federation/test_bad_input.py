@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from shared.audit.cli import main as audit
 from shared.exchange.reading import dump_yaml
 from shared.folder.durable import write_file
 from site_client.cli import main as site
+from site_client.overview import overview, overview_text
 from tests.federation.running import WAIT_S, Federation, run_configuration
 
 
@@ -373,11 +375,9 @@ def test_a_password_file_that_cannot_be_used_is_a_sentence(federation: Federatio
     write_file(tmp_path / "open", b"for all to read")
     (tmp_path / "open").chmod(0o644)
     (tmp_path / "folder").mkdir(mode=0o755)
-    os.mkfifo(tmp_path / "pipe", 0o600)
     for path, sentence in (
         (tmp_path / "text", "does not hold text"),
         (tmp_path / "folder", "is not a file"),
-        (tmp_path / "pipe", "is not a file"),
         (tmp_path / "empty", "is empty: put the folder's password there"),
         (tmp_path / "open", f"run `chmod 600 {tmp_path / 'open'}`"),
     ):
@@ -576,6 +576,11 @@ def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
             federation.wait_until(
                 lambda: "is full" in federation.output(disk) and daemon.poll() is None, "the full disk to be told"
             )
+            with (disk / "filling").open("wb", buffering=0) as filling, suppress(OSError):
+                while filling.write(bytes(4096)):
+                    pass
+            assert f"trouble: the disk with {disk} is full: free some" in overview_text(overview(disk))
+            (disk / "filling").unlink()
             subprocess.run(["mount", "-o", "remount,size=500m", disk], check=True)
             assert aggregator_process.wait(WAIT_S) == 0, federation.output(federation.aggregator)
             federation.wait_for_finals()

@@ -121,6 +121,28 @@ def test_a_study_whose_scores_name_it_has_its_runs_tell_it(wheel: Plugin, tmp_pa
         expand(StudyConfiguration.model_validate(values | told | {"scores": ["nowhere"]}), tmp_path)
 
 
+def test_a_method_of_a_wheel_is_an_arm_of_a_study(wheel: Plugin, tmp_path: Path) -> None:
+    """Its cells are others once the wheel has changed."""
+    about = tmp_path / "installed" / "dropfed_twin-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: dropfed-twin\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[dropfed.methods]\ntwin = twin:Twin\n")
+    (about / "RECORD").write_text("twin.py,,\n")
+    module = tmp_path / "installed" / "twin.py"
+    module.write_text('from shared.learning.methods.mean import Mean\n\nclass Twin(Mean):\n    name = "twin"\n')
+    (tmp_path / "north").mkdir()
+    settings = {"rounds": 1, "task_options": {"image_size": 32, "widths": [4, 8]}, "tolerance": None}
+    values = {"study": "small", "task": "octa_segmentation", "data": {"north": "north"}, "run": settings}
+    study = StudyConfiguration.model_validate(values | {"arms": {"twin": {"method": "twin"}}, "scores": ["dice_mean"]})
+    plugins.permit_installed()
+    (cell,) = expand(study, tmp_path)
+    installed = plugins.described(plugins.distributions()["dropfed-twin"])
+    assert cell.configuration.methods["dropfed-twin"] == installed.sha256
+    module.write_text(module.read_text() + "# another\n")
+    assert expand(study, tmp_path)[0].digest != cell.digest
+    sys.modules.pop("twin", None)
+
+
 def test_a_wheel_that_comes_changes_or_goes_is_noticed_at_once(wheel: Plugin, tmp_path: Path) -> None:
     """Though the lists of installed wheels are read once, as long as they stay the same."""
     assert plugins.provided("scores").keys() == {"brier", "too_high", "of_one_class", "no_measure", "auroc"}

@@ -22,12 +22,13 @@ from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.trust import open_record
-from shared.folder.durable import hash_file
+from shared.folder.durable import hash_file, write_file
 from shared.folder.local import LocalFolder
 from shared.folder.meter import Direction
 from site_client.cli import main
 from site_client.facts import ending_of as ending_at_site
 from site_client.heartbeat import PUBLIC_TROUBLE
+from site_client.store import has_final
 from tests.federation.hospital import Hospital
 from tests.federation.running import POLICY, RUN, TASK, run_configuration, write_data
 from tests.played import work_later
@@ -282,6 +283,28 @@ def test_a_site_that_withdraws_in_mid_training_leaves_at_once_and_for_good(hospi
     # A new run is a new question.
     agreed(hospital, run_configuration(run="another-run", sites=["north"], quorum=1))
     assert verify(LocalFolder(hospital.drop)).findings == []
+
+
+def test_a_final_model_that_cannot_be_made_ready_is_tried_again(
+    hospital: Hospital, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the disk with the images cannot be reached for a while."""
+    monkeypatch.setattr("site_client.round_work.KEPT_AGAIN_AFTER_S", 0.1)
+    away = tmp_path / "away"
+    hospital.send_final(agreed(hospital))
+    shutil.copytree(images, own := tmp_path / "own")
+    path = hospital.work / "site.yaml"
+    write_file(path, path.read_bytes().replace(str(images).encode(), str(own).encode()))
+    own.rename(away)
+    with hospital.living():
+        hospital.wait_until(lambda: "its final model is not ready for use" in caplog.text)
+        assert not has_final(hospital.work, RUN)
+        not_yet = f"last run: {RUN} ended with the aggregate of round 0; it is not ready for use here yet: log.txt"
+        hospital.wait_until(lambda: not_yet in site(hospital, "status").output)
+        away.rename(own)
+        hospital.wait_until(lambda: has_final(hospital.work, RUN))
+    assert "not ready" not in site(hospital, "status").output
+    assert "\n" not in next(each.getMessage() for each in caplog.records if "is not ready for use" in each.getMessage())
 
 
 def test_a_withdrawal_that_the_final_model_has_not_read_comes_too_late_for_everybody(hospital: Hospital) -> None:

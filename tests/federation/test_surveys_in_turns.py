@@ -246,6 +246,16 @@ def test_a_survey_that_was_removed_is_put_back_when_the_next_is_asked(federation
     assert federation.sheet("north", 2).exists()
 
 
+def test_an_answer_that_came_before_the_next_survey_is_kept(federation: Surveyed) -> None:
+    federation.begin(statistics="never")
+    federation.step("north")
+    federation.ask()
+    federation.step("north")
+    federation.ask()
+    kept = federation.aggregator / "sites" / "north" / "mirror" / "sheets" / "0001.json"
+    assert kept.read_bytes() == federation.sheet("north").read_bytes()
+
+
 def test_sheets_of_a_growing_site_tell_of_no_few_images(federation: Surveyed) -> None:
     federation.begin()
     federation.step()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.folder.durable import copy_content, link_file, temporary_name, write_file, writing
+from shared.exchange.encryption import EncryptionKey
+from shared.folder.durable import copy_content, link_file, read_private, temporary_name, write_file, writing
 
 
 @pytest.fixture
@@ -87,3 +88,17 @@ def test_a_copy_to_another_disk_is_whole(tmp_path: Path) -> None:
         assert target.read_bytes() == content
     finally:
         target.unlink(missing_ok=True)
+
+
+def test_a_secret_may_come_through_a_pipe_that_somebody_names() -> None:
+    """As by ``--password-file <(…)``."""
+    reader, writer = os.pipe()
+    os.write(writer, b"two")
+    os.close(writer)
+    assert read_private(Path(f"/dev/fd/{reader}")) == b"two"
+    os.close(reader)
+
+
+def test_a_pipe_where_a_key_may_lie_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "encryption.key", 0o600)
+    assert EncryptionKey.found_at(tmp_path / "encryption.key") is None

@@ -16,7 +16,8 @@ from shared.exchange.records.tensors import TensorList
 from shared.exchange.weights import TensorFile
 from shared.folder.durable import write_file
 from shared.learning.compute import EXACT
-from shared.learning.kept_model import CARD, KeptCard, open_model
+from shared.learning.kept_card import CARD, KeptCard
+from shared.learning.kept_model import open_model
 from shared.learning.methods import method_names, open_method, usual_options
 from shared.learning.methods.contract import Contribution, Local
 from shared.learning.methods.fedprox import FedProx

@@ -1,0 +1,139 @@
+"""What is put back from a backup, or is there twice: the folder of a site, or one of the two work directories."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+
+from shared.audit.verify import verify
+from shared.errors import ActionRequiredError
+from shared.exchange.channel import Channel
+from shared.exchange.encryption import EncryptionKey
+from shared.exchange.names import AGGREGATOR, MANIFEST, SITE_MODEL, MessageRef
+from shared.exchange.outbox import LOOKS_BACK_EVERY_S
+from shared.exchange.records.wire import Encrypt
+from shared.exchange.signing import SigningKey
+from shared.exchange.trust import Peer
+from shared.folder.local import LocalFolder
+from site_client.configuration import read_configuration
+from site_client.daemon import Daemon
+from site_client.store import is_restored
+from tests.played import RUN, Played
+
+UPDATE, VERDICT = MessageRef("update", RUN, 1), MessageRef("verdict", RUN, 1)
+
+
+def anew(run: Played, side: str) -> Channel:
+    """Return the way into the folder that a process has which was started again."""
+    home = run.drop.parent / ("north" if side == "north" else "aggregator/sites/north")
+    keys = run.drop.parent / side
+    peer = Peer("retina", "north", AGGREGATOR, run.aggregator_key)
+    if side == AGGREGATOR:
+        peer = Peer("retina", "north", "north", SigningKey.at(run.drop.parent / "north" / "signing.key").public)
+    return Channel(
+        home,
+        LocalFolder(run.drop),
+        me=side,
+        key=SigningKey.at(keys / "signing.key"),
+        peer=peer,
+        encryption_key=EncryptionKey.at(keys / "encryption.key"),
+    )
+
+
+@pytest.mark.parametrize(("side", "lost"), [("north", UPDATE), (AGGREGATOR, VERDICT)])
+@pytest.mark.parametrize("keep", ["all", "last 1"])
+def test_the_next_start_fills_a_hole_in_the_folder(tmp_path: Path, side: str, lost: MessageRef, keep: str) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(keep=keep, rounds=1)
+    run.round(1, True)
+    run.round(2, False)
+    run.finish()
+    for channel in (anew(run, "north"), anew(run, AGGREGATOR)):
+        channel.outbox.publish()
+        channel.outbox.prune(RUN)
+    assert (run.drop / UPDATE.path / SITE_MODEL).exists() == (keep == "all")
+    whole = {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()}
+    assert not verify(LocalFolder(run.drop)).findings
+    shutil.rmtree(run.drop / lost.path)
+    assert verify(LocalFolder(run.drop)).findings
+    anew(run, side).outbox.publish()
+    assert {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()} == whole
+
+
+@pytest.mark.parametrize("encrypt", ["none", "weights"])
+def test_what_is_not_there_any_more_while_an_answer_is_awaited_is_sent_again(tmp_path: Path, encrypt: Encrypt) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(encrypt=encrypt)
+    asked = MessageRef("round", RUN, 1)
+    outbox = run.aggregator.outbox
+    run.send("round", 1, run.to_site(1), "consent")
+    content = {path: path.read_bytes() for path in (run.drop / asked.path).iterdir()}
+    assert not outbox.look_back() and not outbox.has_unpublished
+    shutil.rmtree(run.drop / asked.path)
+    assert not outbox.look_back()  # not yet
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + LOOKS_BACK_EVERY_S)
+    with patch("shared.exchange.outbox.time", later):
+        assert outbox.look_back() and outbox.has_unpublished
+    if encrypt == "none":
+        outbox.publish()
+        assert {path: path.read_bytes() for path in (run.drop / asked.path).iterdir()} == content
+    else:  # a ciphertext is made once
+        with pytest.raises(ActionRequiredError, match="was lost from the folder, and is not kept here"):
+            outbox.publish()
+
+
+def test_a_work_directory_older_than_its_answers_takes_them_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    run, work, old = Played(tmp_path), tmp_path / "north", tmp_path / "old"
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    shutil.copytree(work, old)
+    run.send("update", 1, run.from_site(1, True), "round")
+    shutil.rmtree(work)
+    old.rename(work)
+    site = Daemon(work, read_configuration(work), LocalFolder(run.drop), stop=threading.Event())
+    site._enrolment.publish_card()
+    update = site._ledger.message(UPDATE)
+    assert update is not None and update == run.site.ledger.message(UPDATE)
+    assert is_restored(work) and "this work directory is older than what this site has signed" in caplog.text
+    caplog.clear()
+    Daemon(work, read_configuration(work), LocalFolder(run.drop), stop=threading.Event())._enrolment.publish_card()
+    assert not caplog.records
+
+
+def test_a_stray_in_an_answers_place_does_not_keep_a_site_from_starting(tmp_path: Path) -> None:
+    run, work = Played(tmp_path), tmp_path / "north"
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    (run.drop / UPDATE.path).mkdir(parents=True)
+    (run.drop / UPDATE.manifest).write_bytes(b"{}")
+    site = Daemon(work, read_configuration(work), LocalFolder(run.drop), stop=threading.Event())
+    site._enrolment.publish_card()
+    assert site._enrolment.has_published and not is_restored(work)
+
+
+def test_two_copies_of_a_work_directory_are_told_from_a_stray(tmp_path: Path) -> None:
+    run, twin = Played(tmp_path), tmp_path / "twin"
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    shutil.copytree(tmp_path / "north", twin)
+    peer = Peer("retina", "north", AGGREGATOR, run.aggregator_key)
+    key = SigningKey.at(twin / "signing.key")
+    other = Channel(twin, LocalFolder(run.drop), me="north", key=key, peer=peer)
+    asked = other.ledger.message(MessageRef("round", RUN, 1))
+    assert asked is not None
+    files = run.from_site(1, True)
+    run.send("update", 1, files, "round")
+    with patch("shared.exchange.outbox.now_text", lambda: "2026-01-01T00:00:00Z"):
+        other.outbox.sign(UPDATE, files, in_reply_to=asked.digest)
+    with pytest.raises(ActionRequiredError, match=f"{MANIFEST} is in the folder already, signed with our key, and not"):
+        other.outbox.publish()
