@@ -90,6 +90,8 @@ def show_scores(
     if as_json:
         say(json.dumps(scores, indent=2))
         return
+    if page is not None:
+        say(f"the images, on one page: {page}")
     own = [name for name in card.scores if name in scores and name not in found.main]
     first = ("images", *found.main, *own)
     for name in [*first, *(name for name in scores if shows_all and name not in first)]:

@@ -22,7 +22,8 @@ from shared.folder.lock import require_private, work_lock
 @WORK
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(work: Path, yes: bool) -> None:
-    with work_lock(work, "a daemon works in this directory; rotate the key once its run has ended", MADE_BY):
+    taken = "a daemon works in this directory; end it with Ctrl-C, rotate the key, and start it again as before"
+    with work_lock(work, taken, MADE_BY):
         require_private(work)
         require_rotatable(work)
         if not yes:

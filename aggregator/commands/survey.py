@@ -37,7 +37,8 @@ def command(task: str | None, work: Path, classes: str | None, reports: bool, as
         return
     named = None if classes is None else [name.strip() for name in classes.split(",") if name.strip()]
     by = classes_of(task, named)
-    with work_lock(work, "a daemon works in this directory; ask once its run has ended", MADE_BY):
+    taken = "a daemon works in this directory; end it with Ctrl-C, ask, and start it again as before"
+    with work_lock(work, taken, MADE_BY):
         asked = ask(work, configuration, task, by)
     for each in asked:
         say(f"{each.site}: {'asked' if each.trouble is None else standing(each)}")

@@ -130,7 +130,10 @@ class Combined:
             part = _Part(name, start, count, self.before, self.answers, self.rule, self._opened)
             with np.errstate(over="ignore"):
                 is_averaged = name in self.buffers
-                total[start : start + count] = part.mean() if is_averaged else self.method.combine(part)[group]
+                found = part.mean() if is_averaged else self.method.combine(part)[group]
+            if np.shape(found) != (count,):  # numpy would repeat a single number
+                raise ValueError(f"combine gave shape {np.shape(found)} for {name} of {group}, not {(count,)}")
+            total[start : start + count] = found
         whole = rounded(total.reshape(shape), self.numbers) if group == MODEL else total.reshape(shape)
         if not magnitude_of(whole) <= (LARGEST if group in self.travel else FLOAT32_MAX):
             raise OverflowError(f"{name} of what goes on as {group} would hold NaN, or what is too great to be sent")

@@ -160,6 +160,14 @@ def test_a_tensor_is_combined_in_parts_as_in_one(combination: Combination, monke
         assert np.array_equal(combined(combination, sent), whole)
 
 
+def test_one_number_is_not_taken_for_a_whole_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a method of somebody's wheel may give: numpy would repeat it."""
+    mean = type(open_method("mean", {}))
+    monkeypatch.setattr(mean, "combine", lambda self, part: {MODEL: part.mean()[:1]})
+    with pytest.raises(ValueError, match=r"combine gave shape \(1,\) for v of model, not"):
+        combined(rules.Mean(), np.ones((2, 2, NUMBERS), dtype=np.float32))
+
+
 # --- what holds whatever is sent ------------------------------------------------------------------------------------
 
 

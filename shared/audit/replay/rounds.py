@@ -124,7 +124,7 @@ class Replayer:
     def _round(self, found: Round, opened: ExitStack) -> Iterator[Step]:
         number, run = found.number, self._run
         if without_verdict := sorted(found.asked.keys() - found.verdicts.keys()):
-            yield lacking(number, "verdicts", f"{', '.join(without_verdict)} has no verdict (yet)")
+            yield lacking(number, "verdicts", f"no verdict (yet) on {', '.join(without_verdict)}")
             return
         named = {**found.answers, **found.late}
         paths = {site: self._open(site, message, found, opened) for site, message in named.items()}
