@@ -54,7 +54,7 @@ from shared.learning.methods import open_method
 from shared.learning.methods.contract import Groups, Method
 from shared.learning.model_files import load_tensors, round_tensors
 from shared.learning.new_runs import as_of_now
-from shared.learning.plugins import required_by
+from shared.learning.plugins import required_by, wheel_behind
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import scored_rounds
@@ -308,7 +308,13 @@ class _Draft(Record):
 def _problems_besides(run_yaml: Path, configuration: AggregatorConfiguration, work: Path) -> list[str]:
     """Return what is wrong with the settings of a RUN.yaml, besides what keeps it from being a run at all."""
     draft = _found([], lambda: parse_yaml(run_yaml.read_bytes(), _Draft, str(run_yaml)))
-    return _setting_problems(draft, configuration, work, str(run_yaml)) if draft else []
+    if draft is None:
+        return []
+    of_wheels = {  # a wheel is asked only about what is a run
+        **({"task": ""} if wheel_behind("tasks", draft.task) else {}),
+        **({"method": ""} if wheel_behind("methods", draft.method) else {}),
+    }
+    return _setting_problems(draft.model_copy(update=of_wheels), configuration, work, str(run_yaml))
 
 
 def _setting_problems(

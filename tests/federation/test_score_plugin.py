@@ -17,9 +17,10 @@ from click.testing import CliRunner, Result
 
 from aggregator.cli import main
 from aggregator.preparation import in_full
+from aggregator.setup import initialise
 from shared.audit.verify import verify
 from shared.errors import ConfigurationError
-from shared.exchange.names import METRICS, MessageRef
+from shared.exchange.names import AGGREGATOR, METRICS, MessageRef
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import Plugin, Range, RunConfiguration
 from shared.folder.local import LocalFolder
@@ -121,15 +122,22 @@ def test_a_study_whose_scores_name_it_has_its_runs_tell_it(wheel: Plugin, tmp_pa
         expand(StudyConfiguration.model_validate(values | told | {"scores": ["nowhere"]}), tmp_path)
 
 
-def test_a_method_of_a_wheel_is_an_arm_of_a_study(wheel: Plugin, tmp_path: Path) -> None:
-    """Its cells are others once the wheel has changed."""
+@pytest.fixture
+def twin(wheel: Plugin, tmp_path: Path) -> Iterator[Path]:
+    """The file of a method that another installed wheel brings."""
     about = tmp_path / "installed" / "dropfed_twin-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: dropfed-twin\nVersion: 1\n")
     (about / "entry_points.txt").write_text("[dropfed.methods]\ntwin = twin:Twin\n")
     (about / "RECORD").write_text("twin.py,,\n")
     module = tmp_path / "installed" / "twin.py"
-    module.write_text('from shared.learning.methods.mean import Mean\n\nclass Twin(Mean):\n    name = "twin"\n')
+    module.write_text("from shared.learning.methods.mean import Mean\n\nclass Twin(Mean):\n    name = 'twin'\n")
+    yield module
+    sys.modules.pop("twin", None)
+
+
+def test_a_method_of_a_wheel_is_an_arm_of_a_study(twin: Path, tmp_path: Path) -> None:
+    """Its cells are others once the wheel has changed."""
     (tmp_path / "north").mkdir()
     settings = {"rounds": 1, "task_options": {"image_size": 32, "widths": [4, 8]}, "tolerance": None}
     values = {"study": "small", "task": "octa_segmentation", "data": {"north": "north"}, "run": settings}
@@ -138,9 +146,17 @@ def test_a_method_of_a_wheel_is_an_arm_of_a_study(wheel: Plugin, tmp_path: Path)
     (cell,) = expand(study, tmp_path)
     installed = plugins.described(plugins.distributions()["dropfed-twin"])
     assert cell.configuration.methods["dropfed-twin"] == installed.sha256
-    module.write_text(module.read_text() + "# another\n")
+    twin.write_text(twin.read_text() + "# another\n")
     assert expand(study, tmp_path)[0].digest != cell.digest
-    sys.modules.pop("twin", None)
+
+
+def test_of_a_file_that_is_no_run_nothing_is_said_of_a_wheel(twin: Path, tmp_path: Path) -> None:
+    """Whether its method is allowed, and takes its options, is told once the file can be read."""
+    work, run = tmp_path / "aggregator", tmp_path / "RUN.yaml"
+    initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
+    run.write_text("run: r\ntask: octa_segmentation\nmethod: twin\nsites: [north]\nrounds: 1\nquorun: 1\n")
+    result = CliRunner().invoke(main, ["validate", str(run), "--work", str(work)])
+    assert result.exit_code != 0 and "quorun: is not a known key" in result.output and "twin" not in result.output
 
 
 def test_a_wheel_that_comes_changes_or_goes_is_noticed_at_once(wheel: Plugin, tmp_path: Path) -> None:

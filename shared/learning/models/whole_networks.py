@@ -18,7 +18,7 @@ from shared.errors import ConfigurationError
 from shared.learning.models import Levels
 from shared.learning.models.options import TIMM
 from shared.learning.models.torchvision_import import import_models
-from shared.learning.plugins import load
+from shared.learning.plugins import load, provided
 
 _AS_PUBLISHED = {"aux_logits": False, "init_weights": False, "transform_input": True}
 """Of the two networks whose published weights want another normalisation, which they apply themselves."""
@@ -83,10 +83,11 @@ def _width(make: Callable[[], OrderedDict[str, nn.Module]], name: str, side: int
 def _torchvision(name: str, side: int) -> Callable[[], OrderedDict[str, nn.Module]]:
     models = import_models()
     if name not in models.list_models(module=models):
+        installed = "".join(f"{own}, " for own in sorted(provided("encoders")))
         raise ConfigurationError(
             [
-                f"encoder: there is no '{name}'; take small, plain, a classifier of torchvision, as in resnet50, "
-                "vit_b_16 or swin_t, or timm: and the name of a timm model."
+                f"encoder: there is no '{name}'; take small, plain, {installed}a classifier of torchvision, as in "
+                "resnet50, vit_b_16 or swin_t, or timm: and the name of a timm model."
             ]
         )
     settings: dict[str, Any] = {}
