@@ -146,9 +146,10 @@ def work_option(settings: str) -> Callable[[Callable[..., Any]], Callable[..., A
             place is refused.
     """
 
-    def own(_context: click.Context, _option: click.Parameter, work: Path) -> Path:
+    def own(context: click.Context, _option: click.Parameter, work: Path) -> Path:
         other = next((file for file in SETTINGS if file != settings and (work / file).exists()), None)
-        if other is None or (work / settings).exists():
+        names_model = context.params.get("model") is not None  # which is all that such a command needs
+        if other is None or (work / settings).exists() or names_model:
             return work
         whose, wanted = SETTINGS[other], SETTINGS[settings]
         raise ConfigurationError(

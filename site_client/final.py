@@ -154,12 +154,7 @@ def keep_final(
         chosen_round=arrived.chosen_round,
         personal_round=int(arrived.personal.stem) if arrived.personal else 0,
     )
-    work = arrived.home.parent.parent
-    logger.info(
-        "the final model is ready for use: `dropfed-site predict IMAGES --work %s --model %s`",
-        quoted(work),
-        quoted(arrived.home),
-    )
+    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", quoted(arrived.home))
 
 
 def write_final(

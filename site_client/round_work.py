@@ -79,7 +79,7 @@ class RoundWork:
         self._ledger = channel.ledger
         self._heartbeat = heartbeat
         self._stop = stop
-        self._left_alone_until: dict[str, float] = {}  # by run; on the clock that never goes back
+        self._unready: dict[str, tuple[float, str]] = {}  # by run, until when its final model is left alone, and why
         self._dataset: tuple[str, Dataset] | None = None
 
     # --- what a run's work is done with ----------------------------------------------------------------------
@@ -374,7 +374,7 @@ class RoundWork:
 
     def unkept_final(self) -> str | None:
         """Return a run whose final model came and is not kept yet, or None."""
-        left_alone = {run for run, until in self._left_alone_until.items() if time.monotonic() < until}
+        left_alone = {run for run, (until, _) in self._unready.items() if time.monotonic() < until}
         return unkept_final(self._work, self._ledger, left_alone)
 
     def keep_final(self, run: str) -> None:
@@ -401,6 +401,7 @@ class RoundWork:
             raise
         except DropfedError as error:
             why = sentence(str(error)).rstrip(".")
-            logger.error("run %s: its final model is not ready for use: %s. Trying again every 10 minutes.", run, why)
-            self._left_alone_until[run] = time.monotonic() + KEPT_AGAIN_AFTER_S
+            if self._unready.get(run, (0.0, ""))[1] != why:
+                logger.error("run %s: its final model is not ready for use: %s. Trying again now and then.", run, why)
+            self._unready[run] = time.monotonic() + KEPT_AGAIN_AFTER_S, why
             self.forget()  # what is mended meanwhile is read at the next try

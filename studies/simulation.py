@@ -19,7 +19,7 @@ import torch
 
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
-from shared.errors import ConfigurationError, RejectedError
+from shared.errors import ConfigurationError, DataError, RejectedError
 from shared.exchange import names
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MAX_ROUND, METRICS, RELIABILITY
@@ -233,10 +233,13 @@ def open_public(task: Task, folder: Path, run: RunConfiguration, site: str) -> D
     """Return a site's images in the sets of a run, as its daemon would have them under ``EVERYONE``.
 
     Raises:
-        DataError: every problem of the images, or the sets cannot be made.
+        DataError: every problem of the images, or the sets cannot be made; each begins with the site.
     """
     options = task.options(run.task_options)
-    dataset = task.open_dataset(folder, options, public_members(task, folder, run, site))
+    try:
+        dataset = task.open_dataset(folder, options, public_members(task, folder, run, site))
+    except DataError as error:
+        raise DataError([f"{site}: {problem}" for problem in error.problems]) from None
     return balanced(dataset, options, run.seed)
 
 

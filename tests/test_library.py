@@ -214,6 +214,16 @@ def test_what_is_wrong_is_said_in_a_sentence(
         dropfed.simulate(run, data_of(home) if sites is None else sites)
 
 
+def test_a_site_with_too_few_images_is_named(home: Path, tmp_path: Path) -> None:
+    north = data_of(home)["north"]
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        shutil.copy(next(iter(sorted((north / kind).iterdir()))), tmp_path / kind)
+    run = {"task": "octa_segmentation", "method": "mean", "rounds": 1}
+    with pytest.raises(dropfed.DataError, match=r"^east: the validation set is empty: "):
+        dropfed.simulate(run, {"north": north, "east": tmp_path})
+
+
 @pytest.mark.parametrize(
     "ask",
     [

@@ -145,6 +145,21 @@ def test_no_mask_that_a_person_has_drawn_is_written_over(folder: Path, tmp_path:
         (tmp_path / "out" / "predictions.csv").unlink()
 
 
+def test_a_model_that_is_named_needs_no_work_directory(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a PI's shell, in which DROPFED_WORK is the aggregator's."""
+    (tmp_path / "aggregator.yaml").write_bytes(b"")
+    monkeypatch.setenv("DROPFED_WORK", str(tmp_path))
+    asked = ["predict", str(folder / "data" / "images"), "--output", str(tmp_path / "out")]
+    assert CliRunner().invoke(main, [*asked, "--model", str(folder / "model")]).exit_code == 0
+    result = CliRunner().invoke(main, asked)
+    assert (
+        result.exit_code == 2
+        and "is the aggregator's work directory, and this command is for a site's" in result.output
+    )
+
+
 def test_no_pictures_of_other_images_are_left_beside(folder: Path, tmp_path: Path) -> None:
     images, asked = folder / "data" / "images", ["--model", str(folder / "model"), "--output", str(tmp_path / "out")]
     assert CliRunner().invoke(main, ["predict", str(images), *asked]).exit_code == 0

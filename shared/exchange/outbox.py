@@ -209,8 +209,8 @@ class Outbox:
         Raises:
             ActionRequiredError: it is.
         """
-        content = self._folder.read_or_none(ref.manifest, max_bytes=MAX_RECORD_BYTES)
         with suppress(RejectedError):
+            content = self._folder.read_or_none(ref.manifest, max_bytes=MAX_RECORD_BYTES)
             if content is not None and self._mirror.own.open_out_of_order(content, ref):
                 raise ActionRequiredError(
                     f"{ref.manifest} is in the folder already, signed with our key, and not from this work directory: "
