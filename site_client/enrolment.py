@@ -102,10 +102,9 @@ class Enrolment:
             updates = [MessageRef("update", run, ref.round_no) for ref in self._arrivals.rounds_of(run)]
             try:
                 self._inbox.adopt([MessageRef("consent", run), *updates, MessageRef("withdrawal", run)])
-            except DoubtfulError:
+            except DoubtfulError:  # anybody may have put it there, and nothing that we have signed need be missing
                 if is_all_lost:
                     raise
-                # Anybody may have put it there; of what we have signed nothing need be missing.
         if not is_all_lost and self._ledger.own_head != before:
             store.note_restored(self._work)
             logger.warning(

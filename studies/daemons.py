@@ -38,7 +38,7 @@ from shared.learning.methods import open_method
 from shared.learning.run_checks import check_together
 from site_client.configuration import open_folder, read_configuration
 from site_client.daemon import Daemon as SiteDaemon
-from site_client.store import FINAL
+from site_client.store import final_home
 from studies.federation import RUN_FILE, aggregator_work, set_up, site_work
 from studies.simulation import EVERYONE, Final, Outcome
 
@@ -208,7 +208,7 @@ def _bytes(ledger: Mirror, ref: MessageRef) -> int:
 
 def _final(home: Path, run: RunConfiguration, name: str, site: SiteDaemon, computing: Computing) -> Final:
     method, images = open_method(run.method, run.method_options), site.images(run.run)
-    folder = site_work(home, name) / FINAL / run.run
+    folder = final_home(site_work(home, name), run.run)
 
     def network() -> torch.nn.Module:
         return computing.place(open_model(folder).model)

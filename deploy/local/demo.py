@@ -42,12 +42,11 @@ from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import hash_file, write_file
 from shared.folder.lock import make_work
-from shared.learning.kept_card import CARD
 from shared.learning.methods import method_names
 from shared.learning.tasks import task_named
 from shared.plurals import pluralize
 from site_client.configuration import Policy
-from site_client.store import FINAL
+from site_client.store import final_home, has_final
 from studies.alone import training_alone
 from studies.federation import set_up
 from studies.simulation import open_public
@@ -227,7 +226,7 @@ def _federate(sites: Sites, run: str) -> None:
             time.sleep(0.5)
         if aggregator.returncode != 0:
             raise ActionRequiredError(f"the aggregator failed; {HOME / 'aggregator' / 'output.txt'} says why")
-        while not all((HOME / "sites" / site / FINAL / run / CARD).exists() for site in sites):
+        while not all(has_final(HOME / "sites" / site, run) for site in sites):
             progress.show()
             time.sleep(0.5)
     finally:
@@ -323,7 +322,7 @@ def _try_next(site: Path, images: Path, run: str) -> None:
         f"site status --work {site}",
     ]
     if images.is_dir():
-        commands.append(f"site predict {images} --model {site / FINAL / run} --output {HOME / 'predictions'}")
+        commands.append(f"site predict {images} --model {final_home(site, run)} --output {HOME / 'predictions'}")
     console.print("try next:")
     for command in commands:
         console.print(f"  {bin_folder}/dropfed-{command}", markup=False, soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 import csv
 import io
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def predict(
         _require_pixels(kept)
     _require_own(out)
     opened, problems = _open(kept, images)
-    _require_no_others(out, opened)
+    _require_no_others(out, {*opened, *(path.stem for _, path in opened.values())})
     samples = [sample for sample, _ in opened.values()]
     shown = Page(_title(kept), ORDERED_BY_UNCERTAINTY) if page and _are_pictures(samples) else None
     rows: list[dict[str, str]] = []
@@ -133,10 +133,14 @@ def _require_own(out: Path) -> None:
         raise ConfigurationError([f"{out}: has a folder {MASKS} that no prediction wrote; name another folder"])
 
 
-def _require_no_others(out: Path, ids: Collection[str]) -> None:
-    """Check that there are no pictures of images that are not asked about: no table would tell of them."""
-    pictures = (path for part in (MASKS, UNCERTAINTY, OVERLAYS, SEGMENTATIONS) for path in (out / part).glob("*.*"))
-    if others := sorted({path.stem for path in pictures} - set(ids)):
+def _require_no_others(out: Path, asked: Set[str]) -> None:
+    """Check that there are no pictures of images that are not asked about: no table would tell of them.
+
+    Args:
+        asked: the images' ids and their files' names, by which segmentations are called.
+    """
+    parts = [out / part for part in (MASKS, UNCERTAINTY, OVERLAYS, SEGMENTATIONS) if (out / part).is_dir()]
+    if others := sorted({path.stem for part in parts for path in not_hidden(part)} - asked):
         raise ConfigurationError(
             [f"{out}: has pictures of other images, as of {others[0]}, from an earlier prediction; name another folder"]
         )
