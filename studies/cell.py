@@ -21,7 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from shared.commands import say
 from shared.errors import DropfedError
@@ -35,9 +37,9 @@ from shared.learning.data.noise import with_noise
 from shared.learning.methods import open_method
 from shared.learning.metrics import ood_auroc
 from shared.learning.plugins import permit_installed
-from shared.learning.reliability import image_uncertainty
+from shared.learning.reliability import image_uncertainty, uncertainty_of_answers
 from shared.learning.tasks import task_named
-from shared.learning.training import answers, evaluate, tame
+from shared.learning.training import answers, evaluate_answers, tame
 from studies.daemons import FOLDERS, PARTS, run_exchange
 from studies.matrix import Cell, CellConfiguration
 from studies.results import CONFIGURATION, PREDICTIONS, RESULT
@@ -120,28 +122,45 @@ def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Ite
     """Yield how each site's final model does on every site's images that have its classes."""
     task = task_named(configuration.run.task)
     options = task.options(configuration.run.task_options)
-    elsewhere = configuration.out_of_distribution
-    ood = task.open_unlabelled(Path(elsewhere), options) if elsewhere else ()
+    folder = configuration.out_of_distribution
+    ood = task.open_unlabelled(Path(folder), options) if folder else ()
     tests = {site: (final, images) for final in outcome.finals.values() for site, images in final.tests.items()}
     for model_of, final in outcome.finals.items():
         asked = _Asked(final.network(), final, home / PREDICTIONS / model_of)
         fixed = {"model_of": model_of, "chosen_round": outcome.chosen[next(iter(final.tests))], **asked.cost()}
-        own = [image for images in final.tests.values() for image in images]
-        yield fixed | asked.row(model_of, "validation", final.dataset.validation)
-        for site, (of, images) in tests.items():
-            if of.dataset.classes != final.dataset.classes:
-                continue
-            row = asked.row(site, "test", images)
+        yield fixed | asked.look(model_of, "validation", final.dataset.validation).row
+        if configuration.validation_only:
+            continue
+        looks = {
+            site: asked.look(site, "test", images)
+            for site, (of, images) in tests.items()
+            if of.dataset.classes == final.dataset.classes
+        }
+        own = np.concatenate([looks[site].uncertainty for site in final.tests])
+        for site, look in looks.items():
             if site not in final.tests:
-                row["scores"]["ood_auroc"] = asked.ood_auroc(own, images)
-            yield fixed | row
+                look.row["scores"]["ood_auroc"] = ood_auroc(own, look.uncertainty).value
+            yield fixed | look.row
             for variance in configuration.noise:
-                noisy = [with_noise(image, variance, configuration.run.seed) for image in images]
-                yield fixed | asked.row(site, f"noise-{variance:g}", noisy)
+                noisy = [with_noise(image, variance, configuration.run.seed) for image in tests[site][1]]
+                yield fixed | asked.look(site, f"noise-{variance:g}", noisy).row
         if ood:
             which = dict.fromkeys(("tested_on", "split"), OUT_OF_DISTRIBUTION)
-            scores = {"ood_auroc": asked.ood_auroc(own, ood)}
+            elsewhere = image_uncertainty(task, asked.network, ood, final.objective)
+            scores = {"ood_auroc": ood_auroc(own, elsewhere).value}
             yield fixed | which | {"images": len(ood), "loss": None, "scores": scores}
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How a model does on a set.
+
+    Args:
+        uncertainty: (N,) float64 in [0, 1], of each image.
+    """
+
+    row: Row
+    uncertainty: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -156,38 +175,35 @@ class _Asked:
     final: Final
     folder: Path
 
-    def row(self, tested_on: str, split: str, images: Sequence[Any]) -> Row:
-        evaluation = evaluate(self.final.task, self.network, images, self.final.objective)
-        content = self._predictions(images)
-        if content is not None:
-            write_file(self.folder / f"{tested_on}.{split}.csv", content)
+    def look(self, tested_on: str, split: str, images: Sequence[Any]) -> _Look:
+        """Return how the model does, asked once about each image; what a classification says is written down."""
+        objective, uncertainty = self.final.objective, list[float]()
+        predictions = list[list[object]]()  # of a segmentation none: its pixels are too many
+
+        def given() -> Iterator[tuple[Sequence[Any], torch.Tensor, torch.Tensor]]:
+            for batch, logits, targets in answers(self.final.task, self.network, images):
+                of_batch = uncertainty_of_answers(objective, logits, targets)
+                uncertainty.extend(of_batch)
+                if targets.ndim == 1:
+                    probabilities = objective.probabilities(tame(logits).double()).tolist()
+                    for sample, target, u, row in zip(batch, targets.tolist(), of_batch, probabilities, strict=True):
+                        predictions.append([sample.id, target, getattr(sample, "severity", ""), u, *row])
+                yield batch, logits, targets
+
+        evaluation = evaluate_answers(self.final.task, given(), objective)
+        if predictions:
+            write_file(self.folder / f"{tested_on}.{split}.csv", self._as_csv(predictions))
         scores = {name: score.value for name, score in evaluation.scores.items()}
         counted = {"images": evaluation.images, "loss": evaluation.loss, "scores": scores}
-        return {"tested_on": tested_on, "split": split, **counted}
+        return _Look({"tested_on": tested_on, "split": split, **counted}, np.array(uncertainty))
 
-    def _predictions(self, images: Sequence[Any]) -> bytes | None:
-        """What a classification says about each image, as CSV; None of a segmentation, whose pixels are too many."""
+    def _as_csv(self, predictions: Sequence[Sequence[object]]) -> bytes:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         classes = range(len(self.final.dataset.classes))
         writer.writerow(["image", "class", "severity", "uncertainty", *(f"probability_{k}" for k in classes)])
-        for batch, logits, targets in answers(self.final.task, self.network, images):
-            if targets.ndim > 1:
-                return None
-            flat = tame(logits).double()
-            probabilities = self.final.objective.probabilities(flat).tolist()
-            uncertainty = self.final.objective.uncertainty(flat).tolist()
-            for sample, target, u, row in zip(batch, targets.tolist(), uncertainty, probabilities, strict=True):
-                writer.writerow([sample.id, target, getattr(sample, "severity", ""), u, *row])
+        writer.writerows(predictions)
         return text.getvalue().encode()
-
-    def ood_auroc(self, inside: Sequence[Any], outside: Sequence[Any]) -> float | None:
-        """Return whether the model is less sure of images from elsewhere."""
-        of_inside, of_outside = (
-            image_uncertainty(self.final.task, self.network, images, self.final.objective)
-            for images in (inside, outside)
-        )
-        return ood_auroc(of_inside, of_outside).value
 
     def cost(self) -> Row:
         image, _ = self.final.task.collate(self.final.dataset.validation[:1])

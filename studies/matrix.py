@@ -52,6 +52,7 @@ class CellConfiguration(Record):
         data: each site's folder, absolute.
         contents: by folder, a digest of the names and sizes of its files: images that were exchanged are a new cell.
         weights: where published weights lie, absolute.
+        validation_only: whether test images are left alone: of a trial, which chooses a learning rate.
         methods: SHA-256, hex, of the file of the run's method, and of each that it extends or goes over, by name.
     """
 
@@ -68,6 +69,7 @@ class CellConfiguration(Record):
     device: Device
     precision: Precision
     software: str
+    validation_only: bool = False
 
     def run_with(self, train_images: int | None) -> RunConfiguration:
         """Return the run, with so many training images of each site; with None, as many as the run says."""

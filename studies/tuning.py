@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -94,7 +94,9 @@ def trials(study: StudyConfiguration, tuning: Tuning, root: Path) -> Trials:
             for label, arm in whole.arms.items()
         }
         for cell in expand(whole.model_copy(update={"arms": arms}), root):
-            found.setdefault(cell.arm, {}).setdefault(rate, cell)  # the first turn's
+            validating = cell.configuration.model_copy(update={"validation_only": True})
+            trial = replace(cell, configuration=validating)
+            found.setdefault(cell.arm, {}).setdefault(rate, trial)  # the first turn's
     return Trials(study, found)
 
 

@@ -76,7 +76,8 @@ def test_a_study_takes_the_best_rate_of_each_arm_and_tables_all(root, capsys):
     for arm, by_rate in tried.cells.items():
         scores = {}
         for rate, cell in by_rate.items():
-            rows = [row for row in result_of(home, cell)["rows"] if row["split"] == "validation"]
+            rows = result_of(home, cell)["rows"]
+            assert {row["split"] for row in rows} == {"validation"}  # no test image has a say in what is tested
             assert len(rows) == len(STUDY["data"])
             scores[rate] = sum(row["scores"]["auroc"] for row in rows) / len(rows)
         taken[arm] = max(scores, key=scores.get)
@@ -106,7 +107,7 @@ def _say_instead(home, by_rate, score):
         path = folder_of(home, cell) / RESULT
         result = json.loads(path.read_bytes())
         for row in result["rows"]:
-            row["scores"]["auroc"] = score if row["split"] == "validation" else 0.9
+            row["scores"]["auroc"] = score
         path.write_text(json.dumps(result))
 
 

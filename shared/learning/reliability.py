@@ -78,10 +78,20 @@ def image_uncertainty(
     """Return a model's uncertainty of each image as it is, the mean over its targets: (N,) float64 in [0, 1]."""
     found: list[float] = []
     for _, logits, targets in answers(task, model, samples, computing):
-        for image_logits, image_targets in zip(by_target(logits, targets), targets, strict=True):
-            flat = tame(image_logits[image_targets != IGNORED]).double()  # (P, K), of a classification (1, K)
-            found.append(objective.uncertainty(flat).mean().item())
+        found += uncertainty_of_answers(objective, logits, targets)
     return np.array(found)
+
+
+def uncertainty_of_answers(objective: Objective, logits: torch.Tensor, targets: torch.Tensor) -> list[float]:
+    """Return the uncertainty of each image of a batch, the mean over its targets: B floats in [0, 1].
+
+    Args:
+        logits, targets: (B, K, ...) and (B, ...), see ``answers``.
+    """
+    return [
+        objective.uncertainty(tame(of_image[image_targets != IGNORED]).double()).mean().item()  # (P, K), or (1, K)
+        for of_image, image_targets in zip(by_target(logits, targets), targets, strict=True)
+    ]
 
 
 def draw_targets(targets: NDArray[np.int64], seed: int, most: int = TARGETS_PER_IMAGE) -> torch.Tensor:

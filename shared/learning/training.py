@@ -203,12 +203,34 @@ def evaluate(
     Raises:
         ValueError: there are no samples.
     """
+    return evaluate_answers(task, answers(task, model, samples, computing), objective, computing, bootstrap=bootstrap)
+
+
+def evaluate_answers(
+    task: Task[Any, SampleT],
+    given: Iterable[tuple[Sequence[SampleT], Tensor, Tensor]],
+    objective: Objective,
+    computing: Computing = EXACT,
+    *,
+    bootstrap: Bootstrap | None = None,
+) -> Evaluation:
+    """Evaluates what a network says, for a caller who wants its answers for something else too.
+
+    Args:
+        given: see ``answers``.
+        bootstrap: the score whose standard error is told too.
+
+    Raises:
+        ValueError: there are no answers.
+    """
+    images = 0
     with _Record(task.scoring(objective), computing.scoring_threads) as record:
-        for batch, logits, targets in answers(task, model, samples, computing):
+        for batch, logits, targets in given:
+            images += len(batch)
             losses = image_losses(objective, logits, targets)[1]
             for part in [slice(None)] if bootstrap is None else [slice(at, at + 1) for at in range(len(batch))]:
                 record.add(logits[part], targets[part], {name: of_image[part] for name, of_image in losses.items()})
-        found = record.evaluation(len(samples))
+        found = record.evaluation(images)
         return found if bootstrap is None else record.with_error(found, bootstrap)
 
 
