@@ -253,7 +253,7 @@ _PAYS = {
     "task": "dr_staging",
     "run": {
         **_STAGING,
-        "rounds": 15,
+        "rounds": 12,
         "score_every": 3,
         "learning_rate": {"factor": 0.9, "period": 1000},
         "split": {"train": 0.6, "validation": 0.15, "test": 0.25},
@@ -272,7 +272,7 @@ _PAYS = {
             "FedUAA": {"method": "feduaa"},
         }.items()
     },
-    "tune": _TUNE,
+    "tune": {**_TUNE, "rounds": 5},
     "seeds": [1, 2, 3],
     "scores": _SCORES,
 }
