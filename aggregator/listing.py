@@ -77,6 +77,8 @@ def _state(store: RunStore, view: RunView) -> str:
         return view.outcome.text
     if store.stop_requested:
         return "being closed"
+    if store.waits_in_queue:
+        return "queued"
     opened, rounds = len(view.rounds), view.configuration.rounds
     where = f"round {opened} of {rounds}" if opened else f"before round 1 of {rounds}"
     return f"{'paused' if store.paused else 'open'}, {where if opened <= rounds else 'the closing round'}"

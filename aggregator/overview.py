@@ -316,6 +316,8 @@ def _state(store: RunStore, view: RunView, waited_for: list[str]) -> str:
         return "aborted"
     if store.stop_requested:
         return "being closed"
+    if store.waits_in_queue:
+        return "queued"
     return "paused" if store.paused else "open"
 
 

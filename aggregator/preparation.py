@@ -354,7 +354,8 @@ def _remarks(
     if store.is_over:
         yield Finding("warning", ended_already(run.run))
     elif store.aggregate_path(0).exists():
-        yield Finding("note", f"{run.run} was launched with just these settings; `launch` goes on with it")
+        begun = "is queued" if store.waits_in_queue else "was launched"
+        yield Finding("note", f"{run.run} {begun} with just these settings; `launch` goes on with it")
     if (images := learning.heldout.images) is not None:
         counts = target_counts(learning.task, images.samples, len(images.classes))
         told = f"{pluralize(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"

@@ -312,6 +312,11 @@ class RunStore(RunFiles):
         return (self.home / "queued").exists()
 
     @property
+    def waits_in_queue(self) -> bool:
+        """Whether the run is queued, and no `launch` has come to it yet."""
+        return self.is_queued and not self.round_no and last_launched(self._work) != self.run
+
+    @property
     def queued_at(self) -> float:
         """Since when, in seconds; 0 if it is not."""
         try:
@@ -390,9 +395,9 @@ class RunStore(RunFiles):
         return next(stage for stage in stages if stage.exists()).stat().st_mtime
 
     def marks(self) -> dict[str, int]:
-        """By path, when each small file of the run was written: it differs once anything that was decided does."""
+        """By path, when each small file of the run, and whose turn it is, was written: decisions make it another."""
         marks = {}
-        for path in (*self.home.glob("*"), *self.home.glob("rounds/*/*.json"), self._card):
+        for path in (*self.home.glob("*"), *self.home.glob("rounds/*/*.json"), self._card, self._work / _TURN):
             with suppress(FileNotFoundError):
                 if path.is_file():
                     marks[str(path)] = path.stat().st_mtime_ns
@@ -446,16 +451,23 @@ def take_turn(work: Path, run: str) -> None:
     write_file(work / _TURN, run.encode())
 
 
+def last_launched(work: Path) -> str | None:
+    """Return the run that `launch` came to last, as it was noted; None if it never came to any."""
+    try:
+        return (work / _TURN).read_bytes().decode(errors="replace")
+    except FileNotFoundError:
+        return None
+
+
 def run_in_turn(work: Path) -> RunStore | None:
     """Return the run whose turn it is, or was last; None if none was begun.
 
     Of runs that are open one alone has rounds. Before that it is the one that was launched last, or else that was begun
     first.
     """
-    begun, still_open = runs_in(work), open_runs(work)
-    launched = (work / _TURN).read_bytes() if (work / _TURN).exists() else b""
+    begun, still_open, launched = runs_in(work), open_runs(work), last_launched(work)
     by_turn = [store for store in still_open if store.round_no]
-    by_turn += [store for store in still_open if store.run.encode() == launched]
+    by_turn += [store for store in still_open if store.run == launched]
     return next(iter([*by_turn, *still_open, *begun[-1:]]), None)
 
 

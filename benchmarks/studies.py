@@ -17,8 +17,9 @@ feduaa-1, feduaa-2: after Tables 1 and 2 of FedUAA, on five synthetic sites of t
 fundus-at-length: vessels in photographs; DIR holds ``chase_db1``, ``hrf`` and ``fives``.
 pays: when federating pays: four sites of synthetic photographs with 10 to 320 training images each.
 
-Writes ``results/study-NAME.json``, ``.md`` (the tables) and ``.png`` (every arm's main score). Cells lie in
-``build/studies/NAME``; the same command goes on where an earlier one was stopped.
+Writes ``results/study-NAME.json``, ``.md`` (the tables) and ``.png`` (every arm's main score); of ``pays`` the score by
+number of images too, and from where a site does as well alone. Cells lie in ``build/studies/NAME``; the same command
+goes on where an earlier one was stopped.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from pathlib import Path
 
 import yaml
 
+from benchmarks.break_even import break_even_table, draw
 from benchmarks.record import RESULTS, record
 from benchmarks.study_designs import DESIGNS
 
 BUILD = Path("build/studies")
 TABLES = (
-    *("comparison", "tuned", "by-site", "weights", "thetas", "chosen", "tests"),
+    *("break-even", "comparison", "tuned", "by-site", "weights", "thetas", "chosen", "tests"),
     *("uncertainty", "elsewhere", "noise", "fairness", "cost"),
 )
 
@@ -57,6 +59,9 @@ def main() -> None:
     home, name = root / "study", f"study-{which}"
     tables = {path.stem: list(csv.reader(path.open(encoding="utf-8"))) for path in sorted((home / "tables").iterdir())}
     shown = f".venv/bin/python -m benchmarks.studies {which}" + (" DIR" if design.needs_images else "")
+    if design.by_images:
+        tables["break-even"] = break_even_table(tables["comparison"], design.by_images)
+        draw(tables["comparison"], design.by_images, RESULTS / f"{name}-by-images.png")
     record(name, shown, {"study": study, "tables": tables})
     (RESULTS / f"{name}.md").write_text(_markdown(name, shown, tables))
     shutil.copyfile(home / "figures" / "arms.png", RESULTS / f"{name}.png")
@@ -73,6 +78,8 @@ def _laid_out(which: str, data: Path, source: Path) -> dict[str, str]:
 def _markdown(name: str, command: str, tables: dict[str, list[list[str]]]) -> str:
     lines = [f"# {name}", "", f"`{command}`; machine, date and commit in `{name}.json`.", ""]
     lines += [f"![Every arm]({name}.png)", ""]
+    if "break-even" in tables:
+        lines += [f"![Score by number of images]({name}-by-images.png)", ""]
     for table in TABLES:
         if table in tables:
             header, *rows = tables[table]

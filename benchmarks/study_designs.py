@@ -26,11 +26,13 @@ class Design:
         settings: of ``STUDY.yaml``.
         lay_out: links, or draws, the images below a folder; takes that folder and DIR, and returns the sites' folders.
         needs_images: whether it takes a DIR.
+        by_images: the score to draw by number of images, of arms that are called ``METHOD, NUMBER images``.
     """
 
     settings: Mapping[str, object]
     lay_out: Callable[[Path, Path], Data]
     needs_images: bool = False
+    by_images: str | None = None
 
 
 # --- real images, on small budgets ----------------------------------------------------------------------------------
@@ -414,7 +416,7 @@ DESIGNS = {
     "retinopathy": Design(_RETINOPATHY, _retinopathy, needs_images=True),
     "theta": Design(_THETA, _troubled_sites),
     "theta-sound": Design(_SOUND, _sound_sites),
-    "pays": Design(_PAYS, _large_sites),
+    "pays": Design(_PAYS, _large_sites, by_images="auroc"),
     "fedee": Design(_FEDEE, _sound_sites),
     "fedee-signals": Design(_FEDEE_SIGNALS, _noisy_recordings),
     "feduaa-1": Design(_FEDUAA_1, _as_many_as_in_the_paper),

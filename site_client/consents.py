@@ -47,10 +47,10 @@ class Consents:
         self._round_work = round_work
 
     @property
-    def waits_for_people(self) -> bool:
-        """Whether an offer waits for a person's yes or no."""
-        waiting = (run for run in self._left_to_people if store.consent(self._ledger, run) is None)
-        return any(ending_of(self._ledger, run) is None for run in waiting)
+    def left_to_people(self) -> str | None:
+        """The run, the first of them by name, whose offer waits for a person's yes or no; None where none does."""
+        waiting = (run for run in sorted(self._left_to_people) if store.consent(self._ledger, run) is None)
+        return next((run for run in waiting if ending_of(self._ledger, run) is None), None)
 
     def answer_first(self, runs: Iterable[str]) -> bool:
         """Answer the first of these offers that can be answered now; return whether there is one.

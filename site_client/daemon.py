@@ -134,7 +134,7 @@ class Daemon:
                 while not (once or self._stop.is_set()):
                     turn = self._take_turn(turn, must_succeed=False)
                     if turn is Turn.IDLE:
-                        self._heartbeat.beat(self._rest_or_trouble(), self._channel)
+                        self._tell_resting(self._rest_or_trouble())
                         service.wait(self._stop, self._trouble.backoff_s(polling.interval_s(self._follows())))
                     elif turn is Turn.ACTED:
                         polling.restart()
@@ -189,7 +189,12 @@ class Daemon:
 
     @property
     def _waits_for_people(self) -> bool:
-        return self._consents.waits_for_people or self._surveys.waits_for_people
+        return self._consents.left_to_people is not None or self._surveys.waits_for_people
+
+    def _tell_resting(self, phase: Phase) -> None:
+        """Send the heartbeat of a daemon that has nothing to do; a person is asked about another run than the last."""
+        asked = self._consents.left_to_people if phase == "asked for consent" else None
+        self._heartbeat.beat(phase, self._channel, MessageRef("offer", asked) if asked else None)
 
     def _rest_or_trouble(self) -> Phase:
         """As ``_rest``, also where what stands in the way, and was told, keeps it from being known."""

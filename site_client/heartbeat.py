@@ -122,7 +122,7 @@ class Heartbeat:
         return max(EVERY_S, PROGRESS_SHARE * (time.monotonic() - self._began_at)) if is_progress else EVERY_S
 
     def _status(self, phase: Phase, channel: Channel, ref: MessageRef | None, percent: int) -> Status:
-        last = current(channel.ledger)
+        last = None if phase == "asked for consent" else current(channel.ledger)  # a survey is of no run
         ref = ref or (last.ref if last else None)
         return Status(
             federation=self._configuration.federation,

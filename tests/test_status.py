@@ -17,6 +17,7 @@ from aggregator import overview as of_aggregator
 from aggregator.cli import main as aggregator_command
 from aggregator.commands.launch import End, _play
 from aggregator.dashboard.state import page_state
+from aggregator.listing import list_runs
 from aggregator.results import best_so_far
 from aggregator.store import RunStore, queued_runs, take_turn
 from shared import commands
@@ -191,6 +192,16 @@ def test_a_run_is_queued_until_launch_has_played_it_to_the_end(run: Played, stor
     assert [each.run for each in queued_runs(work)] == [RUN]
     store.unqueue()
     assert queued_runs(work) == []
+
+
+def test_a_run_that_is_queued_is_called_so_until_launch_comes_to_it(run: Played, store: RunStore) -> None:
+    work = run.drop.parent / "aggregator"
+    store.queue()
+    assert aggregator_says(run).startswith(f"run {RUN}: queued, round 0 of ")
+    assert [each.state for each in list_runs(work)] == ["queued"]
+    take_turn(work, RUN)
+    assert aggregator_says(run).startswith(f"run {RUN}: open, round 0 of ")
+    assert [each.state for each in list_runs(work)] == ["open, before round 1 of 1"]
 
 
 def test_queued_runs_follow_each_other_as_they_were_queued(run: Played, store: RunStore) -> None:

@@ -185,6 +185,8 @@ def test_queued_runs_are_played_by_a_launch_that_names_none(federation: Federati
         else:
             starts = f"; the aggregator is not running: `dropfed-aggregator launch --work {work}` starts it"
             assert said.output.splitlines()[0] == f"ok       {name} is queued{starts}"
+            again = CliRunner().invoke(main, ["queue", str(file), "--work", str(work)]).output
+            assert f"note     {name} is queued with just these settings; `launch` goes on with it" in again
     assert CliRunner().invoke(main, ["stop", "taken-back", "--yes", "--work", str(work)]).exit_code == 0
     launched = federation.start("aggregator.cli", "launch", "--accept-any", work=work)
     code = launched.wait(WAIT_S)

@@ -27,7 +27,7 @@ from shared.folder.local import LocalFolder
 from shared.folder.meter import Direction
 from site_client.cli import main
 from site_client.facts import ending_of as ending_at_site
-from site_client.heartbeat import PUBLIC_TROUBLE
+from site_client.heartbeat import PUBLIC_TROUBLE, last_status
 from site_client.store import has_final
 from tests.federation.hospital import Hospital
 from tests.federation.running import POLICY, RUN, TASK, run_configuration, write_data
@@ -404,6 +404,16 @@ def test_status_tells_a_person_to_decide_only_where_a_person_must(
         said = site(hospital, "status").output
     assert "waits for: an end of the trouble told below" in said and "a person" not in said
     assert ", once it runs: tries again until it works" in said and "\ntrouble: " in said
+
+
+def test_the_heartbeat_names_the_run_that_a_person_is_asked_about(hospital: Hospital) -> None:
+    run = agreed(hospital)
+    hospital.set_policy(POLICY.model_copy(update={"consent": "ask"}))
+    hospital.offer(run.model_copy(update={"run": "second"}), early=True)
+    with hospital.living():
+        hospital.wait_until(lambda: (status := last_status(hospital.work)) and status.phase == "asked for consent")
+        status = last_status(hospital.work)
+    assert status is not None and (status.phase, status.run, status.round) == ("asked for consent", "second", 0)
 
 
 def test_to_withdraw_from_what_was_only_offered_is_to_decline(hospital: Hospital) -> None:
