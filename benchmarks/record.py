@@ -17,8 +17,14 @@ CHANGES = "+changes"
 
 def record(name: str, command: str, figures: dict[str, object]) -> Path:
     """Write ``results/NAME.json``: the command, the figures, machine, versions, date and commit."""
-    content = {
-        "command": command,
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"command": command, **measured_on(), "figures": figures}, indent=2) + "\n")
+    return path
+
+
+def measured_on() -> dict[str, object]:
+    """The date, the commit and this machine."""
+    return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": COMMIT,
         "machine": {
@@ -29,11 +35,7 @@ def record(name: str, command: str, figures: dict[str, object]) -> Path:
             "python": sys.version.split()[0],
             "torch": version("torch"),
         },
-        "figures": figures,
     }
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(content, indent=2) + "\n")
-    return path
 
 
 def git(*arguments: str) -> str:

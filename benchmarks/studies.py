@@ -19,7 +19,8 @@ pays: when federating pays: four sites of synthetic photographs with 10 to 320 t
 
 Writes ``results/study-NAME.json``, ``.md`` (the tables) and ``.png`` (every arm's main score); of ``pays`` the score by
 number of images too, and from where a site does as well alone. Cells lie in ``build/studies/NAME``; the same command
-goes on where an earlier one was stopped.
+goes on where an earlier one was stopped. Of a study that was stopped ``results/cells/NAME`` keeps what its finished
+cells came to, each with its machine, date and commit, so that another machine goes on.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ from pathlib import Path
 import yaml
 
 from benchmarks.break_even import break_even_table, draw
+from benchmarks.finished_cells import FinishedCells
 from benchmarks.record import RESULTS, record
 from benchmarks.study_designs import DESIGNS
+from studies.results import CELLS
 
 BUILD = Path("build/studies")
 TABLES = (
@@ -55,16 +58,22 @@ def main() -> None:
     study = {"study": which, "data": {site: f"data/{folder}" for site, folder in sites.items()}, **design.settings}
     (root / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     command = [sys.executable, "-m", "studies.cli", "run", str(root / "study.yaml")]
-    subprocess.run(command, check=True)
     home, name = root / "study", f"study-{which}"
+    cells = FinishedCells(home / CELLS, RESULTS / CELLS / which)
+    cells.put_back()
+    try:
+        subprocess.run(command, check=True)
+    finally:
+        cells.keep()
     tables = {path.stem: list(csv.reader(path.open(encoding="utf-8"))) for path in sorted((home / "tables").iterdir())}
     shown = f".venv/bin/python -m benchmarks.studies {which}" + (" DIR" if design.needs_images else "")
     if design.by_images:
         tables["break-even"] = break_even_table(tables["comparison"], design.by_images)
         draw(tables["comparison"], design.by_images, RESULTS / f"{name}-by-images.png")
-    record(name, shown, {"study": study, "tables": tables})
+    record(name, shown, {"study": study, "tables": tables, "cells": cells.by_machine()})
     (RESULTS / f"{name}.md").write_text(_markdown(name, shown, tables))
     shutil.copyfile(home / "figures" / "arms.png", RESULTS / f"{name}.png")
+    cells.remove()  # the tables have what they came to
     print(json.dumps(tables["comparison"], indent=1))
 
 

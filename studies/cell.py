@@ -68,7 +68,7 @@ def play(home: Path) -> None:
         outcome = _outcome(configuration, home, computing)
         rows = list(_rows(home, configuration, outcome))
     except Exception:
-        _clear(home)  # what failed is played anew, once its reason is mended
+        clear(home)  # what failed is played anew, once its reason is mended
         raise
     result = {
         "configuration": cell.digest,
@@ -84,7 +84,7 @@ def play(home: Path) -> None:
         **({"gains": {site: asdict(gain) for site, gain in outcome.gains.items()}} if outcome.gains else {}),
     }
     write_file(home / RESULT, (json.dumps(result, indent=1) + "\n").encode())
-    _clear(home, {FOLDERS} if configuration.keep_folders else set())
+    clear(home, {FOLDERS} if configuration.keep_folders else set())
 
 
 def computing_of(configuration: CellConfiguration) -> Computing:
@@ -92,8 +92,8 @@ def computing_of(configuration: CellConfiguration) -> Computing:
     return Computing(device=configuration.device, precision=configuration.precision)
 
 
-def _clear(home: Path, kept: Collection[str] = ()) -> None:
-    """Remove what a run has left."""
+def clear(home: Path, kept: Collection[str] = ()) -> None:
+    """Remove what a run has left in a cell's folder."""
     for name in {ROUNDS, *PARTS}.difference(kept):
         shutil.rmtree(home / name, ignore_errors=True)
 
@@ -103,7 +103,7 @@ def _outcome(configuration: CellConfiguration, home: Path, computing: Computing)
     data = {site: Path(folder) for site, folder in configuration.data.items()}
     run, weights = with_as_many_images(configuration, data), Path(configuration.weights)
     if open_method(run.method, run.method_options).reference:
-        _clear(home)
+        clear(home)
         return run_rounds(run, data, home / ROUNDS, weights=weights, computing=computing)
     heldout = Path(configuration.heldout) if configuration.heldout else None
     return run_exchange(run, data, home, heldout=heldout, weights=weights, computing=computing)

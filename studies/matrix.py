@@ -93,8 +93,13 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """SHA-256, hex, of all that decides the cell."""
-        return digest_of(json.dumps(self.configuration.model_dump(mode="json"), sort_keys=True).encode())
+        """SHA-256, hex, of all that decides the cell. Where its folders lie does not: a study may be moved."""
+        settings = self.configuration.model_dump(mode="json", exclude={"contents", "weights"})
+        contents = self.configuration.contents
+        settings["data"] = {site: contents[folder] for site, folder in self.configuration.data.items()}
+        for key in ("out_of_distribution", "heldout"):
+            settings[key] = settings[key] and contents[settings[key]]
+        return digest_of(json.dumps(settings, sort_keys=True).encode())
 
     @property
     def name(self) -> str:

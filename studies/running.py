@@ -26,7 +26,7 @@ from shared.folder.durable import disk_trouble, write_file
 from shared.folder.lock import work_lock
 from shared.learning.compute import require_computing
 from site_client.machine import memory_bytes
-from studies.cell import computing_of
+from studies.cell import clear, computing_of
 from studies.cell import main as play_cell
 from studies.data import require_readable
 from studies.matrix import Cell
@@ -85,11 +85,18 @@ def run_cells(
                 require_computing(computing)
         require_readable(missing.values())
         for cell in missing.values():
-            settings = cell.configuration.model_dump(mode="json")
-            write_file(folder_of(home, cell) / CONFIGURATION, json.dumps(settings, indent=1).encode())
+            _begin(cell, folder_of(home, cell) / CONFIGURATION)
         play = _by_ray if engine == "ray" else _by_processes
         for finished in play([*missing.values()], home, at_a_time):
             on_finished(finished)
+
+
+def _begin(cell: Cell, path: Path) -> None:
+    """Write what a cell's process reads; what a process left that was cut off is of no use if its images were moved."""
+    content = json.dumps(cell.configuration.model_dump(mode="json"), indent=1).encode()
+    if path.exists() and path.read_bytes() != content:
+        clear(path.parent)
+    write_file(path, content)
 
 
 def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:

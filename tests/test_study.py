@@ -142,8 +142,8 @@ def test_a_study_is_played_resumed_after_a_kill_and_tabled(data, play):
         assert sum(float(row[f"probability_{grade}"]) for grade in range(4)) == pytest.approx(1)
 
 
-def test_cells_end_with_the_study_and_none_is_played_twice(data, capsys):
-    """Be it asked to end, or killed before it can tell them."""
+def test_cells_end_with_the_study_and_none_is_played_twice(data, play, capsys):
+    """Be it asked to end, or killed before it can tell them; one that was cut off begins anew if images are moved."""
     arms = {"FedAvg": {"method": "fedavg", "rounds": 6}}
     path, home = written(data, "ended", arms=arms, noise=[]), data / "ended"
     (cell,) = cells_of(path)
@@ -168,6 +168,15 @@ def test_cells_end_with_the_study_and_none_is_played_twice(data, capsys):
         assert play_cell(str(work)) == 1
     assert "another process plays this cell" in capsys.readouterr().err
     assert {opened: opened.stat().st_mtime_ns for opened in before} == before
+
+    moved = data.with_name("moved")
+    data.rename(moved)
+    try:
+        ended = play(moved / path.name)
+        assert ended.exit_code == 0, ended.output
+        assert result_of(moved / "ended", cell) is not None
+    finally:
+        moved.rename(data)
 
 
 def test_ctrl_c_while_libraries_are_loaded_is_told_in_a_sentence(data):
@@ -408,6 +417,12 @@ def test_a_device_that_is_not_there_is_told_before_any_cell(data, tmp_path):
 def test_what_decides_a_cell_is_in_its_name(data):
     before = [cell.digest for cell in cells_of(written(data))]
     assert before == [cell.digest for cell in cells_of(written(data))]
+    moved = data.with_name("moved")
+    data.rename(moved)
+    try:
+        assert before == [cell.digest for cell in cells_of(written(moved))]
+    finally:
+        moved.rename(data)
     renamed = {f"{arm}!": settings for arm, settings in STUDY["arms"].items()}
     assert before == [cell.digest for cell in cells_of(written(data, arms=renamed))]
     assert not set(before) & {cell.digest for cell in cells_of(written(data, run=STUDY["run"] | {"rounds": 2}))}
