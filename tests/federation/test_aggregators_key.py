@@ -14,7 +14,7 @@ from aggregator.cli import main as aggregator_command
 from aggregator.rotation import rotate
 from aggregator.setup import initialise
 from shared.audit.cli import main as audit_command
-from shared.audit.verify import verify
+from shared.audit.verify import summary, verify
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange import handovers
 from shared.exchange.names import AGGREGATOR, MessageRef, handover_path, survey_path
@@ -119,6 +119,14 @@ def test_a_key_is_compared_with_the_folder_before_it_is_named(hospital: Hospital
     for _ in range(2):
         hospital.live()
     assert hospital.hears("two")
+
+
+def test_one_hand_over_in_two_folders_is_counted_once(hospital: Hospital) -> None:
+    rotated(hospital)
+    audit = verify(LocalFolder(hospital.drop))
+    assert audit.handovers == [RECORD]
+    told = summary({"north": audit, "south": audit}, is_key_compared=True)
+    assert told.startswith("2 folders, ") and ", 1 hand-over of a key, " in told
 
 
 def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(
