@@ -79,14 +79,19 @@ class AggregatorConfiguration(Record):
         return self
 
 
+def is_aggregator(work: Path) -> bool:
+    """Return whether a directory is an aggregator's, whatever has become of its settings since."""
+    return (work / FILE).exists() or (work / RUNS).is_dir()
+
+
 def require_aggregator(work: Path) -> None:
-    """Demand that a directory is an aggregator's, whatever has become of its settings since.
+    """Demand that a directory is an aggregator's, of who names it by an option.
 
     Raises:
         ConfigurationError: there is no such directory, or it is none.
     """
     require_work(work, MADE_BY)
-    if not (work / FILE).exists() and not (work / RUNS).is_dir():
+    if not is_aggregator(work):
         raise ConfigurationError(
             [f"{work}: is no aggregator's work directory: {FILE} is not in it; name that with --work, or run {MADE_BY}"]
         )

@@ -18,7 +18,7 @@ from shared.exchange.records.values import most
 
 def about_largest_site(work: Path, run: RunConfiguration) -> Iterator[Finding]:
     """Warn where a quorum of answers may lack the site that has more images than any other."""
-    if run.quorum == len(run.sites) or run.sites_per_round is not None:  # who is asked is the PI's choice
+    if run.quorum == len(run.sites) or run.may_pass_over:  # who is asked is the PI's choice
         return
     told = known_images(work, run)
     largest = max(told, key=lambda site: told[site], default=None)

@@ -39,7 +39,7 @@ from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import Name
 from shared.exchange.reading import check_record, parse_yaml
-from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, Plugin, RunConfiguration
+from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, Cosine, Plugin, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import Digest, Record
 from shared.exchange.signing import KEY_FILE, SigningKey
@@ -381,6 +381,7 @@ def _remarks(
             if run.rounds
             else Finding("note", "rounds: 0; sites score the model, and nothing is trained")
         )
+    yield from _about_learning_rate(run)
     yield from _about_scoring(run)
     options = learning.method.options
     if getattr(options, "weighted", False):
@@ -415,6 +416,16 @@ def _about_pairs(work: Path, run: RunConfiguration) -> Iterator[Finding]:
         )
 
 
+def _about_learning_rate(run: RunConfiguration) -> Iterator[Finding]:
+    """Say where a cosine does not fall just once."""
+    rate = run.learning_rate
+    if isinstance(rate, Cosine) and rate.period != run.rounds and run.rounds:
+        does = "begins anew after each of its periods" if rate.period < run.rounds else "has not fallen to its final"
+        rounds = pluralize(run.rounds, "round")
+        text = f"learning_rate: the cosine's period is {rate.period} and the run has {rounds}, so that it {does}"
+        yield Finding("note", f"{text}; `period: {run.rounds}` lets it fall once")
+
+
 def _about_scoring(run: RunConfiguration) -> Iterator[Finding]:
     """Say what a run saves whose sites do not score every round, and what a model trained alone at each costs."""
     if run.baseline is not None:
@@ -447,8 +458,10 @@ def ended_already(run: str) -> str:
 
 
 def _about_tolerance(learning: Learning, score: float | None) -> Finding:
-    """What the run's tolerance does to a model that has learnt nothing, and which to take where that is not good."""
+    """What the run's tolerance does to the model of the beginning, and which to take where that is not good."""
     tolerance = learning.run.tolerance
+    if not learning.run.rounds:
+        return Finding("note", "tolerance: rounds: 0 trains nothing, so that no model is compared with it")
     if score is None or tolerance is None:
         return Finding("warning", "tolerance: null; a site's model enters the aggregate however bad it is")
     whole = score_name(learning.task, learning.run)
@@ -458,7 +471,8 @@ def _about_tolerance(learning: Learning, score: float | None) -> Finding:
         limit = limit_below(score, tolerance)
         later = f"later it must come within {tolerance.below_last:g} of the last aggregate"
         counts = "counts" if score > limit else "is omitted"
-        more = f"in round 1 a model counts if it scores above {limit:.4f}, so one that has learnt nothing yet {counts}"
+        which = "one that has learnt nothing yet" if learning.run.start is None else "the model of start itself"
+        more = f"in round 1 a model counts if it scores above {limit:.4f}, so {which} {counts}"
         return Finding("note", f"{said}; {more}; {later}")
     proposed = f"take `tolerance: {{below_last: {USUAL_TOLERANCE.below_last:g}}}`"
     if score > tolerance:

@@ -12,11 +12,11 @@ from shared.exchange.names import sheet_path
 from shared.exchange.records.run import USUAL_TOLERANCE
 from shared.exchange.records.surveys import BINS, NOT_SAID, OTHER, Cells, Sheet, Spread
 from shared.exchange.records.values import most
+from shared.learning.data.splits import SplitPlan
 
 WITHHELD = "withheld"
 NOT_KNOWN = "not known"
 FEW_TO_TEST_ON = 50  # images: the standard error of an accuracy over fewer is more than 0.07
-TESTED = 0.2  # of a site's images, as runs are suggested
 DIFFERS = 0.3  # total variation between two distributions, from 0 to 1
 SIDES = (64, 96, 128, 192, 224, 256, 384, 512, 768, 1024)  # pixels
 LARGEST_SUGGESTED = 512
@@ -163,10 +163,11 @@ def warnings(sheets: Mapping[str, Sheet]) -> Iterator[str]:
     for site, sheet in sheets.items():
         if most(sheet.classes.get(OTHER) or "0"):
             yield f"{site}: {sheet.classes[OTHER]} images are of classes that the survey does not name: another scale"
-        if (tested := most(sheet.images) * TESTED) < FEW_TO_TEST_ON:
+        if (tested := most(sheet.images) * SplitPlan().test) < FEW_TO_TEST_ON:
             yield (
-                f"{site}: too few to test on: about {tested:.0f} of {sheet.images} images would test, and a score over "
-                f"fewer than {FEW_TO_TEST_ON} says little"
+                f"{site}: too few to test on: about {tested:.0f} of {sheet.images} images, in whole blocks, would "
+                "test (`dropfed-site check` there tells the number), and a score over fewer than "
+                f"{FEW_TO_TEST_ON} says little"
             )
         for what in ("unreadable", "duplicates"):
             if getattr(sheet, what) != "0":

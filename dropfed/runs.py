@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from aggregator.configuration import MADE_BY, is_aggregator
 from aggregator.launched import find_run, runs_here
 from aggregator.report.figures import Figure
 from aggregator.report.site_figures import (
@@ -32,6 +33,8 @@ def read_run(work: Path | str, run: str | None = None) -> RunView:
         DropfedError: what is kept of the run is damaged.
     """
     work = path_of(work, "work")
+    if not is_aggregator(work):
+        raise ConfigurationError([f"{work}: is no aggregator's work directory; give one that {MADE_BY} made"])
     if run is None:
         here, in_turn = runs_here(work), run_in_turn(work)
         if in_turn is None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from shared.commands import say
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, TransientError
@@ -25,8 +26,10 @@ from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
 from shared.learning.apart import Progress, Question
 from shared.learning.data.splits import SPLIT_FILE, read_split_file, unit_of
+from shared.learning.data.units import Unit
 from shared.learning.plugins import described, distributions, provided_by
 from shared.learning.tasks import task_named, task_names
+from shared.learning.tasks.terms import Options
 from shared.plurals import pluralize
 from shared.sizes import size_text
 
@@ -253,7 +256,7 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
     """
     task = _task_of(setting, task_name)
     try:
-        found = task.open_images(root, task.options({}))
+        found = task.open_images(root, usual_options(task, labels_of(task.units(root))))
         if (root / SPLIT_FILE).exists():
             read_split_file(root / SPLIT_FILE, [*dict.fromkeys(unit_of(sample.id) for sample in found.samples)])
     except DataError as error:
@@ -263,6 +266,24 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
     if task.labels_pixels:
         yield from look_at_masks(task, root, found.classes)
     yield from _held_out(task, found)
+
+
+def labels_of(units: Iterable[Unit]) -> list[str]:
+    """Return what a folder calls the classes of its images, in the order of the alphabet."""
+    return sorted({unit.kind for unit in units if unit.kind is not None})
+
+
+def usual_options(task: Task, labels: Sequence[str]) -> Options:
+    """Return a task's options before a run has named any: the usual ones, with a folder's labels if these are others.
+
+    Args:
+        labels: of the folder; none, or too few: the usual ones hold.
+    """
+    usual: Options = task.options({})
+    if hasattr(usual, "labels") and not set(labels) <= set(usual.class_names or labels):
+        with suppress(ConfigurationError):  # no run can have such labels, which is then told of each
+            return cast(Options, task.options({"labels": labels}))
+    return usual
 
 
 def look_at_masks(task: Task, root: Path, classes: Sequence[str]) -> Iterator[Finding]:

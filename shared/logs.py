@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Literal
 
 from shared.escaping import escape
+from shared.folder.durable import disk_trouble
 from shared.moments import moment_text
 
 MAX_BYTES = 5_000_000  # of one log file; five old ones are kept
@@ -56,12 +57,17 @@ class _LogFile(RotatingFileHandler):
 
 
 def log_to(path: Path, form: LogForm = "text") -> None:
-    """Send all that this process has to say to standard error and to ``path``, warnings and its own death included."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [
-        logging.StreamHandler(),
-        _LogFile(path, maxBytes=MAX_BYTES, backupCount=5, encoding="utf-8"),
-    ]
+    """Send all that this process has to say to standard error and to ``path``, warnings and its own death included.
+
+    Raises:
+        ActionRequiredError: nothing can be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = _LogFile(path, maxBytes=MAX_BYTES, backupCount=5, encoding="utf-8")
+    except OSError as error:
+        raise disk_trouble(error, path) from error
+    handlers: list[logging.Handler] = [logging.StreamHandler(), file]
     for handler in handlers:
         handler.setFormatter(_JsonLine() if form == "json" else _TextLine())
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)

@@ -193,6 +193,8 @@ def _require_key(work: Path, key: str | None, where: str, shown: str) -> None:
     """Raise unless ``key`` is the one that is shown, or there is none, which was told already."""
     if key not in (None, shown):
         raise ActionRequiredError(
-            f"{work / KEY_FILE} is not the key that {where} shows: put the right key back from a backup; if there is "
-            "none, the aggregator's people must invite this hospital under a new name, with an empty folder"
+            f"{work / KEY_FILE} is not the key that {where} shows: if this site takes part from another work "
+            "directory, go on in that one, delete this one, and never start its daemon; else put the right key back "
+            "from a backup; if there is none, the aggregator's people must invite this hospital under a new name, "
+            "with an empty folder"
         )

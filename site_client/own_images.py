@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shared.check import Finding, look_at_masks, require_task
+from shared.check import Finding, labels_of, look_at_masks, require_task, usual_options
 from shared.errors import ConfigurationError, DataError
 from shared.escaping import escape
 from shared.exchange.reading import check_record
@@ -71,7 +71,8 @@ def look_at_own_images(
         found = find(task_name, here, blocks, least)
         sets = sets_of(found.own.blocks, _plan(run), split_seed(run.seed if run else 0, configuration.site))
         members = found.members(sets)
-        asked = asked.model_copy(update={"members": members, "count": len(here[task_name])})
+        units = here[task_name]
+        asked = asked.model_copy(update={"members": members, "count": len(units), "labels": labels_of(units)})
         yield from answered(asked, configuration, plugins)
     for sentence in found.told():
         yield Finding("note", f"{task_name}: {sentence}")
@@ -94,6 +95,7 @@ class LookAtOwn(Question[list[Finding]]):
         by: what people call it.
         members: of each set; None: they make none, and are read to see what is wrong with them.
         count: how many labelled images there are.
+        labels: what they call their classes.
     """
 
     task: str
@@ -102,6 +104,7 @@ class LookAtOwn(Question[list[Finding]]):
     by: str
     members: Members | None = None
     count: int = 0
+    labels: list[str] = []
 
     @property
     def step(self) -> str:
@@ -115,9 +118,9 @@ class LookAtOwn(Question[list[Finding]]):
     def _findings(self) -> Iterator[Finding]:
         task = task_named(self.task)
         if self.members is None:
-            task.open_images(self.root, _options(task, self.run))
+            task.open_images(self.root, self._options(task))
             return
-        dataset = task.open_dataset(self.root, _options(task, self.run), self.members)
+        dataset = task.open_dataset(self.root, self._options(task), self.members)
         parts: Parts = {name: getattr(dataset, name) for name in SPLITS}
         images, classes = pluralize(self.count, "labelled image"), ", ".join(dataset.classes)
         yield Finding("ok", f"{self.task}: {images} in {self.root}; classes: {classes}")
@@ -125,6 +128,14 @@ class LookAtOwn(Question[list[Finding]]):
             yield from look_at_masks(task, self.root, dataset.classes)
         yield from _divided(task, dataset, parts, self.by)
         yield _copies(self.task, parts)
+
+    def _options(self, task: Task) -> Options:
+        """Return the run's options, or the usual ones where there is no run or it asks for what is not known here."""
+        with suppress(ConfigurationError):
+            if self.run is not None:
+                options: Options = task.options(self.run.task_options)
+                return options
+        return usual_options(task, self.labels)
 
 
 @contextmanager
@@ -142,16 +153,8 @@ def image_files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.suffix.lower() in kinds and path.is_file())
 
 
-def _options(task: Task, run: RunConfiguration | None) -> Options:
-    """Return a run's options, or the usual ones where it asks for what this software does not know."""
-    options: Options = task.options({})
-    with suppress(ConfigurationError):
-        options = task.options(run.task_options) if run is not None else options
-    return options
-
-
 def _plan(run: RunConfiguration | None) -> SplitPlan:
-    """Return how a run divides its images; arguments as above."""
+    """Return how a run divides its images, or the usual way where it asks for what is not known here."""
     with suppress(ConfigurationError):
         if run is not None:
             return check_record(run.split, SplitPlan, "split")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.logs import LogForm
+from shared.errors import ActionRequiredError
+from shared.logs import LogForm, log_to
 
 PROGRAM = """
 import logging, sys, warnings
@@ -87,3 +88,10 @@ def test_a_full_disk_costs_lines_of_the_file_and_none_of_standard_error() -> Non
     lines = output_of(Path("/dev/full"), "text")
     assert len(lines) == 5
     assert all(TEXT_LINE.fullmatch(line) for line in lines), lines
+
+
+def test_a_folder_in_the_logs_place_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.mkdir()
+    with pytest.raises(ActionRequiredError, match=rf"{path} cannot be used \(Is a directory\): check the path\."):
+        log_to(path)

@@ -23,9 +23,10 @@ from aggregator.preparation import as_begun, in_full
 from aggregator.setup import initialise
 from aggregator.store import RunStore
 from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
-from shared.exchange.records.run import Cosine, Falling, RunConfiguration
+from shared.exchange.records.run import BelowLast, Cosine, Falling, RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.folder.durable import write_file
+from shared.learning.answers import limit_below
 from shared.learning.methods import method_names, open_method, usual_options
 from shared.learning.model_files import save_tensors
 from shared.learning.run_checks import check_together
@@ -305,6 +306,37 @@ def test_what_scoring_fewer_rounds_saves_is_told(prepared: Path, tmp_path: Path)
     path.write_bytes(dump_yaml(weighted))
     output = command("validate", path, "--work", prepared).output
     assert "weighted: a site of 100 training images counts as one; set mean_images" in output
+
+
+def test_the_guide_shows_what_validate_says_of_a_run_as_it_is_written() -> None:
+    guide = (Path(__file__).parent.parent / "docs" / "for-pis.md").read_text()
+    run = parse_yaml(filled_in(Answers("octa-1", TASK, "fedavg", ["north", "south"], 2)).encode(), RunConfiguration, "")
+    assert isinstance(run.tolerance, BelowLast)
+    shown, below_last = re.search(r"scores (0\.\d+) on the held-out set \((\w+)\)", guide), run.tolerance.below_last
+    assert shown is not None and shown[2] == run.tolerance_score
+    assert f"counts if it scores above {limit_below(float(shown[1]), run.tolerance):.4f}, so one" in guide
+    assert f"later it must come within {below_last:g} of the last aggregate" in guide
+
+
+@pytest.mark.parametrize(
+    "period, told",
+    [
+        (3, "so that it begins anew after each of its periods; `period: 6` lets it fall once"),
+        (6, None),
+        (9, "so that it has not fallen to its final; `period: 6` lets it fall once"),
+    ],
+)
+def test_a_cosine_that_does_not_fall_just_once_is_told(
+    prepared: Path, tmp_path: Path, period: int, told: str | None
+) -> None:
+    path, rate = tmp_path / "RUN.yaml", {"shape": "cosine", "initial": 0.1, "final": 0.001, "period": period}
+    run = run_configuration(run="cosine", sites=["north"], quorum=1, rounds=6, learning_rate=rate)
+    path.write_bytes(dump_yaml(run))
+    found = [
+        line for line in command("validate", path, "--work", prepared).output.splitlines() if " learning_rate: " in line
+    ]
+    begins = f"note     learning_rate: the cosine's period is {period} and the run has 6 rounds, "
+    assert found == ([] if told is None else [begins + told])
 
 
 def test_what_is_no_run_yet_is_looked_at_as_far_as_it_goes(prepared: Path, tmp_path: Path) -> None:

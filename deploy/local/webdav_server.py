@@ -35,7 +35,7 @@ from wsgidav.wsgidav_app import WsgiDAVApp
 
 from deploy.local.atomic_files import AtomicProvider, remove_torn
 from deploy.local.copies_across import AGGREGATOR, CopiesAcross
-from shared.errors import ConfigurationError, DropfedError
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError
 from shared.exchange.reading import parse_json
 from shared.exchange.records.values import Record
 from shared.folder.durable import read_private
@@ -86,7 +86,7 @@ class EmbeddedServer:
         """Listen; requests are answered from now on.
 
         Raises:
-            OSError: the address is in use.
+            ActionRequiredError: the address is in use, or not this machine's.
         """
         for site in self._passwords:
             (self._root / site).mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,12 @@ class EmbeddedServer:
         server.shutdown_timeout = 1
         server.max_request_body_size = 0  # no limit
         server.keep_alive_conn_limit = 8 * len(self._passwords) + 32  # each client keeps one or two
-        server.prepare()
+        try:
+            server.prepare()
+        except OSError as error:
+            raise ActionRequiredError(
+                f"nothing can listen at {self.host}:{self.port} ({error}): end what does, or take another port"
+            ) from None
         self.port = server.bind_addr[1]
         self._server = server
         self._thread = threading.Thread(target=server.serve, name="webdav", daemon=True)

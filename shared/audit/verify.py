@@ -350,7 +350,9 @@ def summary(audits: Mapping[str, Audit], *, is_key_compared: bool) -> str:
     removed = sum(len(audit.removed) for audit in audits.values())
     more = f", {len(on_their_way)} on their way ({', '.join(on_their_way)})" if on_their_way else ""
     more += f", {pluralize(removed, 'tensor file')} removed by the runs' own rule" if removed else ""
-    handovers = sum(len(audit.handovers) for audit in audits.values())
+    paths = [path for audit in audits.values() for path in audit.handovers]
+    later_keys = {key for audit in audits.values() for key in audit.aggregator_keys[1:]}  # all folders show the same
+    handovers = sum(not names.is_handover(path, AGGREGATOR) for path in paths) + len(later_keys)
     more += f", {pluralize(handovers, 'hand-over')} of a key" if handovers else ""
     surveys = sum(len(audit.surveys) for audit in audits.values())
     more += (

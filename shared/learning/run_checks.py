@@ -35,7 +35,7 @@ def check_together(run: RunConfiguration) -> None:
         problems.append(f"quorum: {run.method} asks one site a round, and {run.quorum} never answer; set it to 1")
     if method.in_turn and run.sites_per_round not in (None, 1):
         problems.append(f"sites_per_round: {run.method} asks one site a round, not {run.sites_per_round}; leave it out")
-    if run.stop_after is not None and (method.in_turn or run.sites_per_round is not None):
+    if run.stop_after is not None and (method.in_turn or run.may_pass_over):
         why = "compares aggregates over the same sites, and not all are asked in each round"
         problems.append(f"stop_after: {why}: leave it out")
     problems += _against_baseline(run, method)
@@ -80,7 +80,7 @@ def _against_baseline(run: RunConfiguration, method: Method) -> list[str]:
     problems = []
     if method.reference:
         problems.append(_no_federation(run))
-    if method.in_turn or run.sites_per_round is not None:
+    if method.in_turn or run.may_pass_over:
         why = "a site alone trains in as many rounds as the federation, and not all are asked in each round"
         problems.append(f"baseline: {why}; leave it out")
     if run.privacy is not None:
@@ -103,7 +103,7 @@ def _against_pairs(run: RunConfiguration, task: Task, method: Method) -> list[st
     problems = []
     if run.start is None or not run.rounds:
         problems.append("paired: compares what training comes to with the model of start; leave it out of other runs")
-    if not may_be_paired(task, method) or run.sites_per_round is not None:
+    if not may_be_paired(task, method) or run.may_pass_over:
         why = "each site scores whole models and the first, and here not all receive them whole, or in round 1"
         problems.append(f"paired: {why}; leave it out")
     return problems
@@ -122,7 +122,7 @@ def _against_late(run: RunConfiguration) -> list[str]:
     if run.keep == "last 1":
         why = "a late answer is a difference to the aggregate before the last, which `last 1` has removed"
         problems.append(f"keep: {why}; say `last 2`, or leave late out")
-    if run.sites_per_round is not None:
+    if run.may_pass_over:
         why = "a site that the next round does not ask gets no verdict there that could say that its answer counts"
         problems.append(f"late: {why}; leave late, or sites_per_round, out")
     if run.rounds <= 1:

@@ -1,6 +1,7 @@
 """Name the aggregator's new signing KEY, which its people have told you by telephone.
 
-The daemon follows the present key's hand-over to that key, and to no other. It need not be stopped.
+The daemon follows the present key's hand-over to that key, and to no other. It need not be stopped. Where the folder
+shows a hand-over, the key is compared with it first.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from pathlib import Path
 import click
 
 from shared.commands import say
-from shared.errors import ConfigurationError
-from shared.exchange.handovers import name_key
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError
+from shared.exchange.handovers import name_key, shown
+from shared.exchange.names import AGGREGATOR, handover_path
 from shared.exchange.signing import is_public_key
+from shared.exchange.trust import Peer
 from site_client.commands import WORK
+from site_client.configuration import open_folder, read_configuration
 from site_client.rotation import read_ledger
 
 
@@ -28,5 +32,30 @@ def command(key: str, work: Path) -> None:
         )
     if key in ledger.peer.keys:
         raise ConfigurationError([f"KEY: {key[:16]}… is a key of the aggregator that this site knows already"])
+    later = "once the aggregator's present key hands over to it, and to no other"
+    try:
+        there = _next_key(work, ledger.peer)
+    except DropfedError as error:
+        told = f"not compared with the folder ({error}): the daemon follows {later}"
+    else:
+        if there not in (None, key):
+            record = handover_path(ledger.peer.next_key_number, AGGREGATOR)
+            raise ActionRequiredError(
+                f"{record} in the folder hands over to the key {there}, "
+                f"not to {key}, which is not taken: ask the aggregator's people again, by telephone, and type their key"
+            )
+        told = "the folder hands over to it: the daemon follows, and goes on by itself"
+        if there is None:
+            told = f"the folder does not hand over to it yet: the daemon follows {later}"
     name_key(work, key)
-    say(f"the daemon follows the aggregator to the key {key}, once its present key hands over to that")
+    say(f"the key {key} is named; {told}")
+
+
+def _next_key(work: Path, aggregator: Peer) -> str | None:
+    """Return the key to which the folder shows that the aggregator hands over next; None: to none.
+
+    Raises:
+        DropfedError: the folder cannot be looked at, or what lies there is no hand-over by its key.
+    """
+    handovers = shown(aggregator, open_folder(work, read_configuration(work))).handovers
+    return next((each.key for each in handovers[len(aggregator.handovers) :]), None)

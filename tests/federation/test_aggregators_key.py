@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from aggregator.cli import main as aggregator_command
 from aggregator.rotation import rotate
 from aggregator.setup import initialise
 from shared.audit.cli import main as audit_command
-from shared.audit.verify import verify
+from shared.audit.verify import summary, verify
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange import handovers
 from shared.exchange.names import AGGREGATOR, MessageRef, handover_path, survey_path
@@ -99,6 +100,33 @@ def test_a_hospital_goes_on_once_a_person_there_has_named_the_new_key(hospital: 
     page = hospital.home / "audit.html"
     assert CliRunner().invoke(audit_command, ["report", folder, "--html", str(page)]).exit_code == 0
     assert before in (text := page.read_text()) and new in text
+
+
+def test_a_key_is_compared_with_the_folder_before_it_is_named(hospital: Hospital) -> None:
+    stranger = SigningKey(bytes([7]) * 32).public
+    assert "not compared with the folder (" in named(hospital, stranger).output  # there is no password
+    path = hospital.work / "site.yaml"
+    write_file(path, yaml.safe_dump(yaml.safe_load(path.read_bytes()) | {"url": hospital.drop.as_uri()}).encode())
+    assert "the folder does not hand over to it yet: the daemon follows once" in named(hospital, stranger).output
+    new = rotated(hospital)
+    refused = named(hospital, stranger)
+    assert refused.exit_code == 1
+    assert f"{RECORD} in the folder hands over to the key {new}, not to {stranger}, which" in refused.output
+    told = named(hospital, new).output
+    assert told == f"the key {new} is named; the folder hands over to it: the daemon follows, and goes on by itself\n"
+    assert "which is not taken" in named(hospital, stranger).output
+    offer(hospital, "two")
+    for _ in range(2):
+        hospital.live()
+    assert hospital.hears("two")
+
+
+def test_one_hand_over_in_two_folders_is_counted_once(hospital: Hospital) -> None:
+    rotated(hospital)
+    audit = verify(LocalFolder(hospital.drop))
+    assert audit.handovers == [RECORD]
+    told = summary({"north": audit, "south": audit}, is_key_compared=True)
+    assert told.startswith("2 folders, ") and ", 1 hand-over of a key, " in told
 
 
 def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(

@@ -224,7 +224,7 @@ def test_a_site_that_joined_anew_is_told_that_its_folder_knows_another_key(
     assert not work.exists()
 
     for key, problem in (
-        (None, "signing.key is not the key that site.json in the folder shows: put the right key back"),
+        (None, "signing.key is not the key that site.json in the folder shows: if this site takes part"),
         (north / "signing.key", "is not the card in the folder, though of the same key: remove it"),
     ):
         shutil.rmtree(work, ignore_errors=True)
@@ -243,6 +243,21 @@ def test_a_site_that_joined_anew_is_told_that_its_folder_knows_another_key(
     daemon(federation, work).run(once=True)
     assert (work / "mirror" / "site.json").read_bytes() == card.read_bytes()
     assert (work / "mirror" / "federation.json").exists()
+
+
+def test_two_machines_that_joined_with_one_invite_before_either_started_go_on_with_one(
+    federation: Federation, north: Path, tmp_path: Path
+) -> None:
+    write_file(tmp_path / "password", (north / "password").read_bytes(), private=True)
+    arguments = ["join", str(federation.aggregator / "invites" / "north.json"), "--work", str(tmp_path / "second")]
+    arguments += ["--url", f"http://127.0.0.1:{federation.port}/north", "--password-file", str(tmp_path / "password")]
+    assert "this is now site north of retina" in CliRunner().invoke(site, arguments).output
+    daemon(federation, north).run(once=True)
+    told = CliRunner().invoke(site, ["check", "--quick", "--work", str(tmp_path / "second")])
+    (problem,) = of_grade("problem", told)
+    assert (
+        "if this site takes part from another work directory, go on in that one, delete this one, and never" in problem
+    )
 
 
 @pytest.mark.parametrize("change", [{"federation": "other"}, {"site": "south"}])

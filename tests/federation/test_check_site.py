@@ -210,6 +210,26 @@ def test_scans_of_several_pictures_are_counted_as_scans(federation: Federation, 
     assert line(found, "rdr_classification: no image lies in two splits")
 
 
+@pytest.mark.parametrize("is_table", [False, True])
+def test_labels_that_no_run_has_named_yet_are_no_problem(
+    federation: Federation, north: Path, tmp_path: Path, is_table: bool
+) -> None:
+    root = tmp_path / "animals"
+    for place, label in enumerate(("newt", "toad", "frog")):
+        folder = root / ("images" if is_table else label)
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(15):
+            grey = np.full((40, 40, 3), 40 + 50 * place + number, np.uint8)
+            Image.fromarray(grey).save(folder / f"{label}{number}.png")
+    if is_table:
+        rows = [f"{path.stem},{path.stem.rstrip('0123456789')}" for path in (root / "images").iterdir()]
+        (root / "labels.csv").write_text("\n".join(["id,label", *rows]) + "\n")
+    federation.change(north / "site.yaml", data={"image_classification": str(root)})
+    found = [finding for finding in lines(north) if finding.text.startswith("image_classification: ")]
+    assert "problem" not in {finding.grade for finding in found}, found
+    assert line(found, "image_classification: 45 labelled images in").text.endswith("classes: frog, newt, toad")
+
+
 def test_a_class_that_a_split_lacks_is_told(graded: Path, north: Path) -> None:
     names = [label.split(",") for label in (graded / "labels.csv").read_text().splitlines()[1:]]
     parts = [

@@ -114,6 +114,8 @@ def test_validate_says_that_nothing_is_trained(scored: tuple[Setting, Setting]) 
     with as_before():
         said = [finding.text for finding in prepare(setting.aggregator, setting.aggregator / "RUN.yaml").begun.remarks]
     assert "rounds: 0; sites score the model, and nothing is trained" in said
+    assert "tolerance: rounds: 0 trains nothing, so that no model is compared with it" in said
+    assert not any("in round 1" in text or "enters the aggregate" in text for text in said)
     assert any(text.startswith("start: sites score the model of earlier, SHA-256 ") for text in said)
 
 

@@ -56,6 +56,12 @@ def test_it_needs_all_sites_in_each_round(settings: dict[str, object]) -> None:
         check_together(run_configuration(quorum=1, stop_after={"rounds": 2}, **settings))
 
 
+def test_a_number_of_sites_a_round_that_is_all_of_them_means_all() -> None:
+    run = run_configuration()
+    settings = {"rounds": 3, "stop_after": {"rounds": 2}, "baseline": "local", "late": "next"}
+    check_together(run_configuration(quorum=1, sites_per_round=len(run.sites), **settings))
+
+
 def test_daemons_simulator_and_replay_end_after_the_same_round(tmp_path: Path) -> None:
     run = run_configuration(rounds=6, stop_after={"rounds": 1, "gain": 0.95})
     home = tmp_path / "run"

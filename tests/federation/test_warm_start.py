@@ -122,6 +122,7 @@ def test_validate_says_what_a_run_begins_with_and_that_no_batch_norm_stays(feder
     told = [remark.text for remark in prepare(federation.aggregator, federation.aggregator / "RUN.yaml").begun.remarks]
     assert federation.run.start is not None
     assert f"start: training begins with the model of first, SHA-256 {federation.run.start.sha256}" in told
+    assert not any("learnt nothing yet" in text for text in told)
     assert (
         "method: fedbn keeps each site's BatchNorm there, and this network has none that learns: "
         "all that learns but the head travels"

@@ -402,6 +402,15 @@ def test_settings_that_others_may_read_are_refused(tmp_path: Path, capsys: pytes
     assert main([]) == 2
 
 
+def test_a_port_that_is_taken_is_told_with_a_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main([str(write_settings(tmp_path / "config.json", port=port))]) == 2
+    told = capsys.readouterr().err
+    assert f"cannot start: nothing can listen at 127.0.0.1:{port} (" in told
+    assert told.endswith("): end what does, or take another port\n")
+
+
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         EmbeddedServer(Path("unused"), {"Bad Name": "", "aggregator": "x"}, "")

@@ -303,6 +303,11 @@ class RunConfiguration(Payload):
         ExternalTrainer | None, Field(description="a program outside dropfed; left out of a run that has none")
     ] = None
 
+    @property
+    def may_pass_over(self) -> bool:
+        """Whether a round may ask fewer sites than there are."""
+        return self.sites_per_round not in (None, len(self.sites))
+
     def program_at(self, site: str) -> str | None:
         """Return the name of the program that a site trains by; None of one that trains by PyTorch."""
         trainer = self.trainer
