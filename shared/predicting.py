@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import click
 import torch
 
 from shared.commands import AS_JSON, say
-from shared.errors import PluginError
 from shared.exchange.records.run import Plugin
-from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered, names_of
+from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered
 from shared.learning.kept_card import KeptCard
 from shared.learning.kept_model import described, open_model
 from shared.learning.predictions import PAGE, evaluate_labelled, predict, untold
@@ -159,16 +157,8 @@ class Evaluate(Question[Evaluated]):
     page: Path | None
 
     def answer(self, on_progress: Progress) -> Evaluated:
-        """Answer it.
-
-        Raises:
-            PluginError: a score lies elsewhere than the model's run says.
-        """
+        """See ``Question``."""
         kept = open_model(self.folder)
         evaluation = evaluate_labelled(kept, self.labelled, self.page)
         scores = {name: score.value for name, score in evaluation.scores.items()}
-        for name, told in kept.card.scores.items() if kept.card.plugins else ():
-            if (value := scores.get(name)) is not None and not (isfinite(value) and told.holds(value)):
-                whose = names_of(kept.card.plugins)
-                raise PluginError(f"{whose}: came to the score {name} = {value}, which is none of its range")
         return Evaluated(evaluation.images, evaluation.loss, scores, [*kept.task.main_scores], untold(kept))
