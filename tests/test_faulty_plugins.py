@@ -17,11 +17,14 @@ from click.testing import CliRunner
 
 import dropfed
 from shared.errors import ActionRequiredError, PluginError
+from shared.exchange import names
 from shared.exchange.records.run import RunConfiguration
 from shared.learning import plugins
+from site_client.offer import describe
 from studies.cli import main as study
 from studies.daemons import run_exchange
 from tests.federation.running import make_data, run_configuration
+from tests.played import RUN, Played
 
 REPOSITORY = Path(__file__).parents[1]
 WHO = "plug-in dropfed-faulty 0.1.0"
@@ -225,6 +228,22 @@ def test_a_kept_model_is_scored_within_the_ranges_too(does: Path, data: Path) ->
         does.write_text(wrong)
         with pytest.raises(PluginError, match=re.escape(f"{WHO}: {said}")):
             model.evaluate(images)
+
+
+# --- offers -------------------------------------------------------------------------------------------------------
+
+
+def test_an_offer_says_of_an_allowed_method_whether_theta_leaves(does: Path, run: Played) -> None:
+    """As it says it of dropfed's own; no model of such a method was asked for it."""
+    wheel = plugins.described(plugins.distributions()["dropfed-faulty"])
+    work = run.drop.parent / "north"
+    site = yaml.safe_load((work / "site.yaml").read_text())
+    site["policy"] = {**site.get("policy", {}), "plugins": {wheel.name: wheel.sha256}, "methods": ["faulty"]}
+    (work / "site.yaml").write_text(yaml.safe_dump(site))
+    run.offer(method="faulty", plugins=[wheel])
+    told = describe(work, RUN)
+    assert "what it takes:      cannot be told" not in told
+    assert names.METRICS in told and names.RELIABILITY not in told
 
 
 # --- studies ------------------------------------------------------------------------------------------------------
