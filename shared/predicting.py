@@ -61,8 +61,7 @@ def ask_about(model: Path, *, images: Path, output: Path, page: bool, dicom_seg:
     predicted = answered(asked, *_apart(card, plugins))
     if card.personal_round == 0:
         say("warning: no part of this model was ever trained at this site", err=True)
-    if card.theta_status != "measured":
-        say(f"warning: θ could not be measured here ({card.theta_status}); advice is given from 0.5", err=True)
+    _warn_of_theta(card)
     by = f"by the model of {card.run}, θ {card.theta:.4f}"
     say(f"{pluralize(predicted.images, 'image')} {by}: {predicted.table}")
     if predicted.problems:
@@ -83,6 +82,8 @@ def show_scores(
     found = answered(asked, *_apart(card, plugins))
     if left_out := ", ".join(found.untold):
         say(f"warning: {left_out}: not told; install the plug-in's wheel, and pass {WITH_PLUGINS} to run it", err=True)
+    if page is not None:  # scores do not depend on it
+        _warn_of_theta(card)
     scores: dict[str, float | None] = {"images": found.images, "loss": found.loss}
     scores |= dict(sorted(found.scores.items()))
     if as_json:
@@ -98,6 +99,12 @@ def show_scores(
         say(f"{name:28} {text}")
     if not shows_all:
         say(f"(--all shows {len(scores) - len(first)} more)")
+
+
+def _warn_of_theta(card: KeptCard) -> None:
+    """Say that what is said of single images rests on no θ of the model's own, if it has none."""
+    if card.theta_status != "measured":
+        say(f"warning: θ could not be measured here ({card.theta_status}); advice is given from 0.5", err=True)
 
 
 def _apart(card: KeptCard, plugins: PluginOptions) -> tuple[Bounds, list[Plugin]]:
