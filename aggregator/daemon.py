@@ -179,6 +179,11 @@ class Daemon:
         return run_outcome(self._store, self._ledgers) if self._is_over() else None
 
     @property
+    def trouble(self) -> str:
+        """What a plug-in does wrong; empty if nothing."""
+        return self._store.trouble
+
+    @property
     def final_model(self) -> Path | None:
         """The chosen model once it is in the folders, but for those that nobody waits for; that ends the run."""
         return self._store.final_model if self._store.card() and self._is_over() else None

@@ -34,7 +34,7 @@ from shared.folder.durable import put_in_place
 from shared.learning.aggregation import Aggregation, Answer, leave
 from shared.learning.answers import NONE_LATE, decide, passes
 from shared.learning.apart import AnswerT, Progress, Question, answered, names_of
-from shared.learning.methods.contract import MODEL
+from shared.learning.methods.contract import MODEL, Groups, Method
 from shared.learning.round_engine import RoundEngine, given_weights
 from shared.learning.run_files import Late, RunFiles, Scored
 from shared.learning.tolerance import HeldOutSet
@@ -568,20 +568,11 @@ class Decide(Question[dict[Name, Verdict]]):
         engine, answer = RoundEngine(made, learning.method, aggregation), self.answers.__getitem__
         scored = engine.without_spoilers(self.round_no, self.checked, limit=self.limit, answer=answer)
         if self.answers and all(each.reason for site, each in scored.items() if each and site in self.answers):
-            self._try_without(learning)
+            beside = self.here.making(self.round_no, self.made / "still")
+            try_still(beside, learning.method, learning.groups(), self.round_no, self.answers)
         return engine.decide(
             self.round_no, scored, limit=self.limit, answer=answer, withdrawn=self.withdrawn, late=self.late
         )
-
-    def _try_without(self, learning: Learning) -> None:
-        """Do the same with answers that move nothing: what is raised then is no site's doing."""
-        beside = self.here.making(self.round_no, self.made / "still")
-        aggregation = Aggregation(beside, learning.method, learning.groups())
-        for site, given in self.answers.items():
-            still = {site: _still(beside, learning.division, self.round_no, given.images, given.theta)}
-            _not_refused(lambda still=still: aggregation.settle(self.round_no, still))  # type: ignore[misc]
-            if self.round_no <= self.here.run.rounds:
-                _not_refused(lambda still=still: aggregation.try_out(self.round_no, still))  # type: ignore[misc]
 
 
 class Combine(Question[None]):
@@ -603,6 +594,20 @@ class Combine(Question[None]):
         learning = self.here.learning()
         aggregation = Aggregation(self.here.making(self.round_no, self.made), learning.method, learning.groups())
         aggregation.aggregate(self.round_no, self.answers, self.weights)
+
+
+def try_still(made: Made, method: Method, groups: Groups, round_no: int, answers: Mapping[str, Answer]) -> None:
+    """Do with answers that move nothing what cannot be done with a round's: what is raised then is no site's doing.
+
+    Args:
+        made: where that lies.
+    """
+    aggregation = Aggregation(made, method, groups)
+    for site, given in answers.items():
+        still = {site: _still(made, made.sharing(), round_no, given.images, given.theta)}
+        _not_refused(lambda still=still: aggregation.settle(round_no, still))  # type: ignore[misc]
+        if round_no <= made.configuration().rounds:
+            _not_refused(lambda still=still: aggregation.try_out(round_no, still))  # type: ignore[misc]
 
 
 def _still(made: Made, division: Sharing, round_no: int, images: int, theta: float | None = None) -> Answer:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dropfed.paths import path_of
+from shared.learning.blame import blaming
 from shared.learning.kept_model import NO_THETA, KeptModel, open_model
 from shared.learning.plugins import permit_installed
-from shared.learning.predictions import each_answer, measured
+from shared.learning.predictions import each_answer, evaluate_kept
 from shared.learning.tasks.contract import Evaluation, Sample, Task
-from shared.learning.training import evaluate
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,13 @@ class Model:
         return [Prediction(sample.id, probabilities, uncertainty) for sample, probabilities, uncertainty in found]
 
     def evaluate(self, samples: Sequence[Sample]) -> Evaluation:
-        """Return how the model does on samples of its task."""
-        return evaluate(measured(self._kept), self.network, samples, self._kept.objective)
+        """Return how the model does on samples of its task.
+
+        Raises:
+            PluginError: a plug-in does what it must not, such as to give a score beyond its range.
+        """
+        with blaming(self._kept.card.plugins):
+            return evaluate_kept(self._kept, samples)
 
     def _samples(self, path: Path | str) -> Sequence[Sample]:
         samples: Sequence[Sample] = self.task.open_unlabelled(path_of(path, "images"), self._kept.options)

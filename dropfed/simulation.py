@@ -19,8 +19,11 @@ from shared.errors import ConfigurationError
 from shared.exchange.reading import check_record
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.tables import SPLITS, MetricsRow
+from shared.learning.blame import blaming
+from shared.learning.kept_model import open_model
 from shared.learning.new_runs import as_of_now
-from shared.learning.plugins import permit_installed
+from shared.learning.plugins import permit_installed, required_by
+from shared.learning.predictions import evaluate_kept
 from shared.learning.run_checks import check_together
 from shared.learning.tasks.contract import Evaluation
 from studies.simulation import Final, run_rounds
@@ -109,9 +112,21 @@ def simulate(
         ConfigurationError: settings that are wrong or do not fit together, other sites than the run's, a ``home`` that
             is in use, or published weights that are not there.
         DataError: every problem of some site's images, or of the held-out ones.
+        ActionRequiredError: a plug-in that the run names does what it must not.
     """
     permit_installed()
     configuration = as_of_now(_configuration(run, sites))
+    with blaming(required_by(configuration)):
+        return _simulated(configuration, sites, heldout, home, weights)
+
+
+def _simulated(
+    configuration: RunConfiguration,
+    sites: Mapping[str, Path | str],
+    heldout: Path | str | None,
+    home: Path | str | None,
+    weights: Path | str | None,
+) -> Simulation:
     check_together(configuration)
     if configuration.trainer is not None:
         raise ConfigurationError(["trainer: a simulation trains by PyTorch; leave it out"])
@@ -132,7 +147,10 @@ def simulate(
     )
     images = {name: _images(final) for name, final in outcome.finals.items()}
     view = view_of_tables(outcome.run, outcome.card, outcome.tables, outcome.verdicts, images)
-    tests = {name: _tested(root, name, final) for name, final in outcome.finals.items()}
+    tests = {}
+    for name, final in outcome.finals.items():
+        with blaming(outcome.run.plugins, f"the final model of {name}"):
+            tests[name] = _tested(root, name, final)
     return Simulation(view, tests, root, outcome.tables, scratch)
 
 
@@ -157,7 +175,7 @@ def _images(final: Final) -> dict[Any, str]:
 
 def _tested(home: Path, site: str, final: Final) -> Evaluation:
     final.keep(_folder(home, site))
-    return load(_folder(home, site)).evaluate(final.dataset.test)
+    return evaluate_kept(open_model(_folder(home, site)), final.dataset.test)
 
 
 def _folder(home: Path, site: str) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import click
 import torch
 
 from shared.commands import AS_JSON, say
-from shared.errors import PluginError
 from shared.exchange.records.run import Plugin
-from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered, names_of
+from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered
 from shared.learning.kept_card import KeptCard
 from shared.learning.kept_model import described, open_model
 from shared.learning.predictions import PAGE, evaluate_labelled, predict, untold
@@ -63,8 +61,7 @@ def ask_about(model: Path, *, images: Path, output: Path, page: bool, dicom_seg:
     predicted = answered(asked, *_apart(card, plugins))
     if card.personal_round == 0:
         say("warning: no part of this model was ever trained at this site", err=True)
-    if card.theta_status != "measured":
-        say(f"warning: θ could not be measured here ({card.theta_status}); advice is given from 0.5", err=True)
+    _warn_of_theta(card)
     by = f"by the model of {card.run}, θ {card.theta:.4f}"
     say(f"{pluralize(predicted.images, 'image')} {by}: {predicted.table}")
     if predicted.problems:
@@ -85,6 +82,8 @@ def show_scores(
     found = answered(asked, *_apart(card, plugins))
     if left_out := ", ".join(found.untold):
         say(f"warning: {left_out}: not told; install the plug-in's wheel, and pass {WITH_PLUGINS} to run it", err=True)
+    if page is not None:  # scores do not depend on it
+        _warn_of_theta(card)
     scores: dict[str, float | None] = {"images": found.images, "loss": found.loss}
     scores |= dict(sorted(found.scores.items()))
     if as_json:
@@ -100,6 +99,12 @@ def show_scores(
         say(f"{name:28} {text}")
     if not shows_all:
         say(f"(--all shows {len(scores) - len(first)} more)")
+
+
+def _warn_of_theta(card: KeptCard) -> None:
+    """Say that what is said of single images rests on no θ of the model's own, if it has none."""
+    if card.theta_status != "measured":
+        say(f"warning: θ could not be measured here ({card.theta_status}); advice is given from 0.5", err=True)
 
 
 def _apart(card: KeptCard, plugins: PluginOptions) -> tuple[Bounds, list[Plugin]]:
@@ -159,16 +164,8 @@ class Evaluate(Question[Evaluated]):
     page: Path | None
 
     def answer(self, on_progress: Progress) -> Evaluated:
-        """Answer it.
-
-        Raises:
-            PluginError: a score lies elsewhere than the model's run says.
-        """
+        """See ``Question``."""
         kept = open_model(self.folder)
         evaluation = evaluate_labelled(kept, self.labelled, self.page)
         scores = {name: score.value for name, score in evaluation.scores.items()}
-        for name, told in kept.card.scores.items() if kept.card.plugins else ():
-            if (value := scores.get(name)) is not None and not (isfinite(value) and told.holds(value)):
-                whose = names_of(kept.card.plugins)
-                raise PluginError(f"{whose}: came to the score {name} = {value}, which is none of its range")
         return Evaluated(evaluation.images, evaluation.loss, scores, [*kept.task.main_scores], untold(kept))

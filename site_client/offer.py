@@ -158,9 +158,8 @@ def describe(work: Path, run: str) -> str:
     ref = offer_folder(work, run)
     configuration = parse_yaml((ref / names.RUN_CONFIGURATION).read_bytes(), RunConfiguration, str(ref))
     sharing = parse_yaml((ref / names.TENSORS).read_bytes(), Sharing, str(ref))
-    sends = [names.METRICS]
-    if _sends_reliability(configuration):
-        sends.append(f"{names.RELIABILITY} (with θ: the uncertainty of one image or pixel, not which)")
+    required = _required_of(work, configuration)
+    sends = [names.METRICS, *_reliability(configuration, required)]
     over = why_over(work, run)
     lines = [
         *([f"run {run} is not to be decided any more: {over}"] if over else []),
@@ -197,7 +196,7 @@ def describe(work: Path, run: str) -> str:
         )
     lines += _plugins(configuration)
     lines += _trainer(work, configuration)
-    lines += _required(work, configuration, sharing, is_open=standing(work, run) == "offered")
+    lines += _required(work, configuration, sharing, required, is_open=standing(work, run) == "offered")
     lines += _origins(configuration)
     if sharing.start:
         lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
@@ -222,9 +221,27 @@ def _crosses(run: RunConfiguration, sharing: Sharing, tables: list[str]) -> list
     ]
 
 
-def _sends_reliability(run: RunConfiguration) -> bool:
-    """Return whether θ may leave; with a plug-in's method, which is not imported for this, it may."""
-    return run.method not in method_names() or open_terms(run.method, run.method_options).sends_reliability
+def _required_of(work: Path, run: RunConfiguration) -> Requirements | str:
+    """Return what a run demands of this site; or why that cannot be told, as where its plug-in is not allowed here."""
+    from site_client.train import requirements_of  # noqa: PLC0415  (PyTorch)
+
+    try:
+        return requirements_of(configuration_in_force(work), run)
+    except (ConfigurationError, ActionRequiredError) as error:
+        return " ".join(str(error).splitlines())
+
+
+def _reliability(run: RunConfiguration, required: Requirements | str) -> list[str]:
+    """Return the file that θ leaves in, if it leaves; what a plug-in's method does is known once that may run here."""
+    what = "with θ: the uncertainty of one image or pixel, not which"
+    if run.method in method_names():
+        sends = open_terms(run.method, run.method_options).sends_reliability
+    elif isinstance(required, str):
+        unknown = f"whether {run.method} sends it is known once its plug-in is allowed here"
+        return [f"perhaps {names.RELIABILITY} ({what}; {unknown})"]
+    else:
+        sends = required.theta_from is not None
+    return [f"{names.RELIABILITY} ({what})"] if sends else []
 
 
 def _plugins(run: RunConfiguration) -> list[str]:
@@ -274,18 +291,20 @@ def _origins(run: RunConfiguration) -> list[str]:
     return lines
 
 
-def _required(work: Path, run: RunConfiguration, listed: Sharing, *, is_open: bool) -> list[str]:
+def _required(
+    work: Path, run: RunConfiguration, listed: Sharing, found: Requirements | str, *, is_open: bool
+) -> list[str]:
     """Return what a run takes of this machine and of its images, beside what the hospital allows.
 
     Args:
+        found: what it demands, or why that cannot be told.
         is_open: whether the run can still be agreed to.
     """
-    from site_client.train import requirements_of  # noqa: PLC0415  (PyTorch)
-
+    if isinstance(found, str):
+        return [f"what it takes:      cannot be told: {found}"]
     try:
         site = configuration_in_force(work)
-        policy, found = site.policy, requirements_of(site, run)
-        division = division_here(work)
+        policy, division = site.policy, division_here(work)
     except (ConfigurationError, ActionRequiredError) as error:
         return [f"what it takes:      cannot be told: {' '.join(str(error).splitlines())}"]
     budget = budget_here(work)

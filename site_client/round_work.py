@@ -270,54 +270,18 @@ class RoundWork:
             if by_torchrun:
                 return work_together(asked, is_time)
             worked = answered(asked, site, run.plugins, is_time)
-            return self._as_promised(worked, trainer, configuration, files, names_of(run.plugins))
+            return as_promised(worked, trainer, configuration, files, names_of(run.plugins))
         dataset = self.images(run.run)
         if run.program_at(site.site) is not None and (configuration.epochs or run.task == EXTERNAL):
             worked = trained_outside(
                 trainer, dataset, configuration, files, work=self._work, site=site, is_time=is_time
             )
-            return self._as_promised(worked, trainer, configuration, files, called(run, site))
+            return as_promised(worked, trainer, configuration, files, called(run, site))
         self._require_agreed_count(trainer, dataset)
         trained_before = store.rounds_trained(self._ledger, run.run, before=configuration.round)
 
         on_progress = self._resting_until(is_time)
         return trainer.work(dataset, configuration, files, on_progress, trained_before=trained_before)
-
-    def _as_promised(
-        self, worked: Worked, trainer: Trainer, configuration: RoundConfiguration, files: Files, whose: str
-    ) -> Worked:
-        """Return what others' code came to, if it is what the offer says, column by column and tensor by tensor.
-
-        Args:
-            whose: what people call the code.
-
-        Raises:
-            ActionRequiredError: it is not.
-        """
-        run, sharing, trains = trainer.run, trainer.sharing, configuration.epochs > 0
-        try:
-            table = read_metrics(worked.tables[names.METRICS], names.METRICS)
-            require_of_round(
-                table,
-                names.METRICS,
-                round_no=configuration.round,
-                epochs=None,
-                own=run.scores,
-                has_baseline=run.baseline is not None,
-            )
-            if names.RELIABILITY in worked.tables:
-                open_yaml(worked.tables[names.RELIABILITY], Reliability, names.RELIABILITY)
-            if trains:
-                check_tensors(files.trained, sharing.shared, names.SITE_MODEL)
-            for group, listed in sharing.groups("update", trains=trains).items():
-                check_tensors(files.sent[group], TensorList(tensors=listed), names.state_file(group))
-        except (RejectedError, KeyError, OSError) as error:
-            raise ActionRequiredError(
-                f"{whose}: what it made of round {configuration.round} stays here, for the offer says "
-                f"otherwise ({error}); ask who wrote it"
-            ) from None
-        tables = {name: worked.tables[name] for name in (names.METRICS, names.RELIABILITY) if name in worked.tables}
-        return replace(worked, tables=tables)
 
     def _is_time(self, ref: MessageRef, percent: int) -> bool:
         """Tell how far the work is; return whether to go on or to rest.
@@ -405,3 +369,40 @@ class RoundWork:
                 logger.error("run %s: its final model is not ready for use: %s. Trying again now and then.", run, why)
             self._unready[run] = time.monotonic() + KEPT_AGAIN_AFTER_S, why
             self.forget()  # what is mended meanwhile is read at the next try
+
+
+def as_promised(
+    worked: Worked, trainer: Trainer, configuration: RoundConfiguration, files: Files, whose: str
+) -> Worked:
+    """Return what others' code came to, if it is what the offer says, column by column and tensor by tensor.
+
+    Args:
+        whose: what people call the code.
+
+    Raises:
+        ActionRequiredError: it is not.
+    """
+    run, sharing, trains = trainer.run, trainer.sharing, configuration.epochs > 0
+    try:
+        table = read_metrics(worked.tables[names.METRICS], names.METRICS)
+        require_of_round(
+            table,
+            names.METRICS,
+            round_no=configuration.round,
+            epochs=None,
+            own=run.scores,
+            has_baseline=run.baseline is not None,
+        )
+        if names.RELIABILITY in worked.tables:
+            open_yaml(worked.tables[names.RELIABILITY], Reliability, names.RELIABILITY)
+        if trains:
+            check_tensors(files.trained, sharing.shared, names.SITE_MODEL)
+        for group, listed in sharing.groups("update", trains=trains).items():
+            check_tensors(files.sent[group], TensorList(tensors=listed), names.state_file(group))
+    except (RejectedError, KeyError, OSError) as error:
+        raise ActionRequiredError(
+            f"{whose}: what it made of round {configuration.round} stays here, for the offer says "
+            f"otherwise ({error}); ask who wrote it"
+        ) from None
+    tables = {name: worked.tables[name] for name in (names.METRICS, names.RELIABILITY) if name in worked.tables}
+    return replace(worked, tables=tables)

@@ -16,6 +16,7 @@ import json
 import shutil
 import sys
 import time
+import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,18 +26,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from aggregator.preparation import in_full
 from shared.commands import say
-from shared.errors import DropfedError
+from shared.errors import DropfedError, PluginError
 from shared.exchange.reading import parse_json
-from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.run import Plugin, RunConfiguration
 from shared.folder.durable import write_file
 from shared.folder.lock import work_lock
+from shared.learning.blame import blaming, require_ranges
 from shared.learning.compute import Computing, prepare_compute
 from shared.learning.cost import model_cost
 from shared.learning.data.noise import with_noise
 from shared.learning.methods import open_method
 from shared.learning.metrics import ood_auroc
-from shared.learning.plugins import permit_installed
+from shared.learning.plugins import permit_installed, required_by
 from shared.learning.reliability import image_uncertainty, uncertainty_of_answers
 from shared.learning.tasks import task_named
 from shared.learning.training import answers, evaluate_answers, tame
@@ -61,12 +64,13 @@ def play(home: Path) -> None:
     permit_installed()
     cell = Cell("", parse_json((home / CONFIGURATION).read_bytes(), CellConfiguration, str(home / CONFIGURATION)), None)
     configuration = cell.configuration
-    computing = computing_of(configuration)
+    computing, plugins = computing_of(configuration), required_by(configuration.run)
     prepare_compute(computing, threads=1)  # cells go on side by side; and the same figures come out on another day
     began = time.monotonic()
     try:
-        outcome = _outcome(configuration, home, computing)
-        rows = list(_rows(home, configuration, outcome))
+        with blaming(plugins):
+            outcome = _outcome(configuration, home, computing)
+            rows = list(_rows(home, configuration, outcome))
     except Exception:
         clear(home)  # what failed is played anew, once its reason is mended
         raise
@@ -104,7 +108,7 @@ def _outcome(configuration: CellConfiguration, home: Path, computing: Computing)
     run, weights = with_as_many_images(configuration, data), Path(configuration.weights)
     if open_method(run.method, run.method_options).reference:
         clear(home)
-        return run_rounds(run, data, home / ROUNDS, weights=weights, computing=computing)
+        return run_rounds(in_full(run), data, home / ROUNDS, weights=weights, computing=computing)
     heldout = Path(configuration.heldout) if configuration.heldout else None
     return run_exchange(run, data, home, heldout=heldout, weights=weights, computing=computing)
 
@@ -120,13 +124,13 @@ def with_as_many_images(configuration: CellConfiguration, data: Mapping[str, Pat
 
 def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Iterator[Row]:
     """Yield how each site's final model does on every site's images that have its classes."""
-    task = task_named(configuration.run.task)
+    task, plugins = task_named(configuration.run.task), required_by(configuration.run)
     options = task.options(configuration.run.task_options)
     folder = configuration.out_of_distribution
     ood = task.open_unlabelled(Path(folder), options) if folder else ()
     tests = {site: (final, images) for final in outcome.finals.values() for site, images in final.tests.items()}
     for model_of, final in outcome.finals.items():
-        asked = _Asked(final.network(), final, home / PREDICTIONS / model_of)
+        asked = _Asked(final.network(), final, home / PREDICTIONS / model_of, plugins)
         fixed = {"model_of": model_of, "chosen_round": outcome.chosen[next(iter(final.tests))], **asked.cost()}
         yield fixed | asked.look(model_of, "validation", final.dataset.validation).row
         if configuration.validation_only:
@@ -169,11 +173,13 @@ class _Asked:
 
     Args:
         folder: where its predictions go.
+        plugins: of its run.
     """
 
     network: torch.nn.Module
     final: Final
     folder: Path
+    plugins: Sequence[Plugin]
 
     def look(self, tested_on: str, split: str, images: Sequence[Any]) -> _Look:
         """Return how the model does, asked once about each image; what a classification says is written down."""
@@ -190,7 +196,10 @@ class _Asked:
                         predictions.append([sample.id, target, getattr(sample, "severity", ""), u, *row])
                 yield batch, logits, targets
 
-        evaluation = evaluate_answers(self.final.task, given(), objective)
+        with blaming(self.plugins, f"the model of {self.folder.name} on the images of {tested_on}"):
+            evaluation = evaluate_answers(self.final.task, given(), objective)
+            if self.plugins:
+                require_ranges(evaluation.scores, self.final.task.scores)
         if predictions:
             write_file(self.folder / f"{tested_on}.{split}.csv", self._as_csv(predictions))
         scores = {name: score.value for name, score in evaluation.scores.items()}
@@ -217,6 +226,8 @@ def main(folder: str) -> int:
         with work_lock(Path(folder), "another process plays this cell; wait for it, or stop it first"):
             play(Path(folder))
     except DropfedError as error:
+        if isinstance(error, PluginError) and error.__cause__ is not None:  # for who wrote it
+            traceback.print_exception(error.__cause__)
         say(str(error), err=True)
         return 1
     return 0

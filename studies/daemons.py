@@ -24,7 +24,7 @@ from aggregator.daemon import Daemon as AggregatorDaemon
 from aggregator.launch import prepare_daemon
 from aggregator.site import open_ledger
 from aggregator.store import RunStore
-from shared.errors import ActionRequiredError
+from shared.errors import ActionRequiredError, PluginError
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.records.run import RunConfiguration
@@ -146,17 +146,31 @@ def _take_turns(aggregator: AggregatorDaemon, running: Future[None], sites: Mapp
     goes_on = True
     while goes_on:
         is_last = running.done()  # what it sent last is there to be found
-        acted = [name for name, site in sites.items() if site.step()]
+        acted = [name for name, site in sites.items() if _step(name, site)]
         for name in acted:
             aggregator.look_soon(name)
             consent = sites[name].consent(run)
             if consent is not None and not consent.agrees:
                 raise ActionRequiredError(f"{name} does not take part: {consent.reason}")
+        if trouble := aggregator.trouble:  # of a plug-in, which no waiting cures
+            raise PluginError(trouble)
         if not acted:
             wait([running], timeout=PAUSE_S)
         goes_on = not is_last or bool(acted)
     for site in sites.values():
         site.run(once=True)  # says that it has stopped
+
+
+def _step(name: str, site: SiteDaemon) -> bool:
+    """Have a site do all there is to do; return whether there was anything.
+
+    Raises:
+        DropfedError: what stands in the way; what a person must cure, with the site's name.
+    """
+    try:
+        return site.step()
+    except ActionRequiredError as error:
+        raise ActionRequiredError(f"{name}: {error}") from error
 
 
 # --- what it came to ----------------------------------------------------------------------------------------------

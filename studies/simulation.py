@@ -13,10 +13,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
+from aggregator.model_work import Made, try_still
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError, RejectedError
@@ -32,6 +34,8 @@ from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN, Wire
 from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
 from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.apart import names_of
+from shared.learning.blame import blaming
 from shared.learning.choice import choose, ends_early
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.sets import Members
@@ -55,6 +59,7 @@ from shared.learning.tolerance import HeldOutSet
 from shared.learning.training import evaluate
 from site_client.configuration import Policy
 from site_client.final import write_final
+from site_client.round_work import as_promised
 from site_client.train import Files, Trainer
 from studies.configuration import POOLED
 
@@ -222,7 +227,8 @@ def open_sites(
     sites = {}
     for name, folder in data.items():
         trainer = Trainer(run, listed, folder, EVERYONE, computing=computing, secret=home / "noise" / name)
-        dataset = open_public(task, folder, run, name)
+        with blaming(run.plugins, f"the images of {name}"):
+            dataset = open_public(task, folder, run, name)
         if run.privacy is not None:
             Secret.made_at(trainer.secret)
         sites[name] = Site(trainer, dataset, {name: dataset.test})
@@ -271,6 +277,7 @@ def run_rounds(
         ConfigurationError: settings that do not fit together, classes that differ where images are pooled, or published
             weights that are not there.
         DataError: every problem of some site's images, or of the aggregator's.
+        ActionRequiredError: a plug-in that the run names does what it must not.
     """
     reference = open_method(run.method, run.method_options).reference
     if reference:
@@ -300,7 +307,8 @@ def _play(
     store, listed = RunStore(home, run.run), next(iter(sites.values())).trainer.sharing
     round_tensors(network, listed.shared, run.wire.numbers)
     store.begin(run, listed)
-    aggregation = Aggregation(store, method, method.groups(network, listed))
+    groups = method.groups(network, listed)
+    aggregation = Aggregation(store, method, groups)
     aggregation.begin(network)
     engine, check = RoundEngine(store, method, aggregation), _Check(run, network, listed, heldout)
     tables: dict[int, dict[str, list[MetricsRow]]] = {}
@@ -312,16 +320,23 @@ def _play(
         answers: dict[str, Answer] = {}
         tables[round_no] = {}
         for name in participants:
-            answers[name], tables[round_no][name] = answer_of(run, store, sites[name], name, round_no)
+            with blaming(run.plugins, f"round {round_no} at {name}"):
+                answers[name], tables[round_no][name] = answer_of(run, store, sites[name], name, round_no)
         limit = check.limit(store, round_no)
-        checked = {
-            name: check.scored(answer, tables[round_no][name], trains=round_no <= run.rounds)
-            for name, answer in answers.items()
-        }
-        scored = engine.without_spoilers(round_no, checked, limit=limit, answer=answers.__getitem__)
-        verdicts[round_no] = engine.decide(round_no, scored, limit=limit, answer=answers.__getitem__)
+        checked = {}
+        for name, answer in answers.items():
+            with blaming(run.plugins, f"checking {name}'s answer of round {round_no}"):
+                checked[name] = check.scored(answer, tables[round_no][name], trains=round_no <= run.rounds)
+        with blaming(run.plugins, f"weighing the answers of round {round_no}"):
+            scored = engine.without_spoilers(round_no, checked, limit=limit, answer=answers.__getitem__)
+            sound = {name: answers[name] for name, each in checked.items() if not each.reason}
+            if run.plugins and sound and all(each.reason for name, each in scored.items() if each and name in sound):
+                with TemporaryDirectory() as beside:
+                    try_still(Made(store, round_no, Path(beside)), method, groups, round_no, sound)
+            verdicts[round_no] = engine.decide(round_no, scored, limit=limit, answer=answers.__getitem__)
         if round_no <= run.rounds:
-            engine.combine(round_no, verdicts[round_no], answers.__getitem__)
+            with blaming(run.plugins, f"combining the models of round {round_no}"):
+                engine.combine(round_no, verdicts[round_no], answers.__getitem__)
             for name in given_weights(verdicts[round_no]):
                 if (kept := _files(run, store, sites[name], name, round_no).kept).exists():
                     sites[name].accepted = kept
@@ -388,9 +403,10 @@ def answer_of(
     """Return a site's answer to a round, as the aggregator has it, and its table."""
     files, listed, trains = _files(run, store, site, name, round_no), site.trainer.sharing, round_no <= run.rounds
     configuration = round_configuration(run, round_no, name)
-    tables = site.trainer.work(
-        site.dataset, configuration, files, lambda percent: None, trained_before=site.trained
-    ).tables
+    worked = site.trainer.work(site.dataset, configuration, files, lambda percent: None, trained_before=site.trained)
+    if run.plugins:
+        worked = as_promised(worked, site.trainer, configuration, files, f"{names_of(run.plugins)}, at {name}")
+    tables = worked.tables
     sent = {group: files.sent[group] for group in listed.groups("update", trains=trains)}
     if trains:
         sent[MODEL] = _as_received(files.trained, listed.shared, run.wire, files.received)

@@ -104,6 +104,10 @@ def test_both_daemons_open_an_export_and_say_the_same(exported: Path, tmp_path: 
         result = CliRunner().invoke(program, ["evaluate", str(tmp_path / "data"), "--model", str(exported), "--json"])
         assert result.exit_code == 0, result.output
         scores.append(json.loads(result.output))
+        page = ["--page", str(tmp_path / "page.html")]
+        shown = CliRunner().invoke(program, ["evaluate", str(tmp_path / "data"), "--model", str(exported), *page])
+        warned = "warning: θ could not be measured here (an export has none: it is measured at a site); advice is given"
+        assert warned in shown.stderr and warned not in result.stderr
     assert tables[0] == tables[1]
     assert scores[0] == scores[1] and scores[0]["images"] == 3
 

@@ -25,6 +25,24 @@ def test_an_offer_tells_another_form_of_weights(wire: Wire, shown: list[str], ru
     assert [line.removeprefix(prefix).strip() for line in described(run) if prefix in line] == shown
 
 
+@pytest.mark.parametrize(
+    ("method", "shown"),
+    [
+        ("mean", "metrics.csv"),
+        ("feduaa", "metrics.csv, reliability.yaml (with θ: the uncertainty of one image or pixel, not which)"),
+        (
+            "faulty",
+            "metrics.csv, perhaps reliability.yaml (with θ: the uncertainty of one image or pixel, not which; whether "
+            "faulty sends it is known once its plug-in is allowed here)",
+        ),
+    ],
+)
+def test_an_offer_tells_whether_theta_leaves(method: str, shown: str, run: Played) -> None:
+    run.offer(method=method)
+    (line,) = [line for line in described(run) if line.startswith("leaves each round:")]
+    assert line == f"leaves each round:  model.safetensors, 2 tensors, 7 numbers, 0 kB; {shown}"
+
+
 def test_an_offer_tells_what_travels_beside_the_model(run: Played) -> None:
     both = {"control": A, "other": A | {"b": TensorShape(dtype="F32", shape=[1000, 2])}}
     run.offer(groups={"to_site": both, "measured": both, "with_final": {"last": A}})

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 ERRORS = {
     "ActionRequiredError",
     "PluginError",
+    "FaultError",
     "TransientError",
     "NotFoundError",
     "AlreadyExistsError",
@@ -32,7 +33,8 @@ ERRORS = {
     "door",
     "_refused",
 }
-WITH_A_FILE = {"RejectedError", "_refuse"}
+LAST = {"RejectedError", "_refuse", "FaultError"}
+"""Those whose last argument is the sentence."""
 FINDINGS = {"find", "_find"}
 LOCAL = ROOT / "shared" / "folder" / "local.py"  # of folders on this machine, which only the auditor opens
 SHORTEST = 10  # letters that can be looked for; a sentence made of less is put together from others
@@ -74,7 +76,7 @@ def sentences() -> Iterator[tuple[str, list[str]]]:
         arguments = call.args
         where = f"{path.relative_to(ROOT)}:{call.lineno}"
         if name in ERRORS and arguments and path != LOCAL:
-            yield where, fragments(arguments[-1] if name in WITH_A_FILE else arguments[0])
+            yield where, fragments(arguments[-1] if name in LAST else arguments[0])
         elif name in FINDINGS and len(arguments) > 1 and "audit" in path.parts:
             yield where, fragments(arguments[1])
         elif name == "Finding" and len(arguments) > 1 and isinstance(arguments[0], ast.Constant):

@@ -151,13 +151,13 @@ def without_spoilers(
         return {site: answer(site) for site in sites}
 
     sound = sorted(site for site, each in scored.items() if each and not each.reason)
-    spoilt = spoilers(sound, lambda tried: aggregation.settle(round_no, answers(tried)))
+    spoilt = spoilers(sound, run.method, lambda tried: aggregation.settle(round_no, answers(tried)))
     if spoilt:
         aggregation.settle(round_no, answers(site for site in sound if site not in spoilt))
     accepted = sorted(
         site for site, each in scored.items() if each and site not in spoilt and passes(each, run, round_no, limit)
     )
-    spoilt |= spoilers(accepted, lambda tried: aggregation.try_out(round_no, answers(tried)))
+    spoilt |= spoilers(accepted, run.method, lambda tried: aggregation.try_out(round_no, answers(tried)))
     return {
         site: each.model_copy(update={"reason": spoilt[site]}) if each and site in spoilt else each
         for site, each in scored.items()

@@ -15,6 +15,7 @@ from shared.exchange.encoding import rounded
 from shared.exchange.records.tensors import TensorList
 from shared.exchange.records.wire import FileEntry, Numbers
 from shared.exchange.weights import LARGEST, Array, TensorFile, magnitude_of, write_tensors
+from shared.learning.blame import FaultError
 from shared.learning.combinations.contract import Rule
 from shared.learning.methods.contract import MODEL, Method
 
@@ -130,14 +131,22 @@ class Combined:
             part = _Part(name, start, count, self.before, self.answers, self.rule, self._opened)
             with np.errstate(over="ignore"):
                 is_averaged = name in self.buffers
-                found = part.mean() if is_averaged else self.method.combine(part)[group]
+                found = part.mean() if is_averaged else self._combined(part, group)
             if np.shape(found) != (count,):  # numpy would repeat a single number
-                raise ValueError(f"combine gave shape {np.shape(found)} for {name} of {group}, not {(count,)}")
+                raise FaultError(
+                    self.method.combine, f"gave shape {np.shape(found)} for {name} of {group}, not {(count,)}"
+                )
             total[start : start + count] = found
         whole = rounded(total.reshape(shape), self.numbers) if group == MODEL else total.reshape(shape)
         if not magnitude_of(whole) <= (LARGEST if group in self.travel else FLOAT32_MAX):
             raise OverflowError(f"{name} of what goes on as {group} would hold NaN, or what is too great to be sent")
         return whole
+
+    def _combined(self, part: _Part, group: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        made = self.method.combine(part)
+        if not (isinstance(made, Mapping) and group in made):
+            raise FaultError(self.method.combine, f"gave nothing by the name {group}")
+        return made[group]
 
     @cached_property
     def _opened(self) -> Callable[[Path], TensorFile]:

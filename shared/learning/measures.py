@@ -17,6 +17,7 @@ from shared.errors import ConfigurationError
 from shared.exchange.records.run import Range, RunConfiguration
 from shared.exchange.tables import is_declared
 from shared.learning import plugins, shapes
+from shared.learning.blame import FaultError
 from shared.learning.metrics import Score
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.tasks import task_named
@@ -185,4 +186,7 @@ def _together(answered: Sequence[_Answered]) -> _Answered:
 
 def _value(measure: Measure, probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> float | None:
     value = measure.compute(probabilities, truth)
-    return None if value is None else float(value)
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):
+        raise FaultError(measure.compute, f"gave {type(value).__name__}, not a number or None") from None

@@ -8,8 +8,6 @@ import logging
 import os
 import sys
 import time
-import traceback
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import torch
 
 from shared.doors.schema import fill_json
 from shared.errors import DropfedError, PluginError
-from shared.exchange.records.run import Plugin
 from shared.folder.durable import disk_trouble, write_file
 from shared.learning.apart import (
     ANSWER,
@@ -33,13 +30,12 @@ from shared.learning.apart import (
     confine,
     tell_percent,
 )
+from shared.learning.blame import told
 from shared.learning.loading import can_fork
-from shared.learning.plugins import path_in_wheel, permit
+from shared.learning.plugins import permit
 from shared.lifeline import end, end_with_starter
 
 _LARGEST_QUESTION = 100_000_000  # bytes: the members of a large set
-
-logger = logging.getLogger(__name__)
 
 
 def stand_by() -> None:
@@ -84,18 +80,8 @@ def work(folder: Path) -> None:
     except OSError as error:
         _tell(folder, disk_trouble(error, folder))
     except Exception as error:
-        logger.exception("raised by %s", asked.whose)
-        raised = f"raised {type(error).__name__}: {error}{_place(error, asked.plugins)}"
-        _tell(folder, PluginError(f"{asked.whose}: {raised}; ask who wrote it"))
+        _tell(folder, told(error, asked.whose, asked.plugins))
     end(0)
-
-
-def _place(error: Exception, plugins: Sequence[Plugin]) -> str:
-    """Return where in a plug-in's own files an error came about; empty if nowhere in them."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if (path := path_in_wheel(Path(frame.filename), plugins)) is not None:
-            return f" ({path}, line {frame.lineno})"
-    return ""
 
 
 def _tell(folder: Path, error: DropfedError) -> None:

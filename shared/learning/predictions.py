@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from shared.errors import ConfigurationError, DataError
 from shared.folder.durable import write_file, writing
+from shared.learning.blame import require_ranges
 from shared.learning.data.dicom import read_any_levels
 from shared.learning.data.images import grey_of, not_hidden
 from shared.learning.data.time_series import Window
@@ -28,7 +29,7 @@ from shared.learning.metrics import dice
 from shared.learning.objectives import IGNORED, by_target
 from shared.learning.plugins import is_permitted
 from shared.learning.prediction_page import ORDERED_BY_SCORE, ORDERED_BY_UNCERTAINTY, Page, picture_of
-from shared.learning.tasks.contract import Evaluation, Sample, Task
+from shared.learning.tasks.contract import Evaluation, Sample
 from shared.learning.training import answers, evaluate, tame
 
 TABLE, PAGE = "predictions.csv", "predictions.html"
@@ -191,6 +192,7 @@ def evaluate_labelled(kept: KeptModel, folder: Path, page: Path | None = None) -
     Raises:
         ConfigurationError: every problem of every image; or they are graded by another scale than the model's.
         DataError: a page was asked of what is no picture.
+        FaultError: a score of a plug-in's lies elsewhere than the model's run says.
     """
     try:
         images = kept.task.open_images(folder, kept.options)
@@ -205,12 +207,20 @@ def evaluate_labelled(kept: KeptModel, folder: Path, page: Path | None = None) -
         )
     if page and _are_pictures(images.samples):
         write_file(page, _compared(kept, images.samples).html("the scores are of all"))
-    return evaluate(measured(kept), kept.model, images.samples, kept.objective)
+    return evaluate_kept(kept, images.samples)
 
 
-def measured(kept: KeptModel) -> Task:
-    """Return the model's task, which tells the scores of its run's wheels, too, where these may run here."""
-    return with_measures(kept.task, {name: told for name, told in kept.card.scores.items() if name not in untold(kept)})
+def evaluate_kept(kept: KeptModel, samples: Sequence[Sample]) -> Evaluation:
+    """Return how the model does on samples of its task: the scores of its run's wheels too, where these may run here.
+
+    Raises:
+        FaultError: a score of a plug-in's lies elsewhere than the model's run says.
+    """
+    told = {name: where for name, where in kept.card.scores.items() if name not in untold(kept)}
+    found = evaluate(with_measures(kept.task, told), kept.model, samples, kept.objective)
+    if kept.card.plugins:
+        require_ranges(found.scores, told)
+    return found
 
 
 def untold(kept: KeptModel) -> list[str]:

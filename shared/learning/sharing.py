@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 import torch
@@ -12,7 +12,8 @@ from shared.errors import ConfigurationError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import replace_batch_norm
-from shared.learning.methods.contract import Method, TensorLists
+from shared.learning.blame import FaultError
+from shared.learning.methods.contract import Groups, Method, TensorLists
 from shared.learning.models.encoders import Encoder
 from shared.learning.models.layered_head import OwnHead
 from shared.learning.seeds import seed_for
@@ -112,7 +113,7 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
     plain = Sharing(tensors=travels, buffers=buffers, start=start, frozen=frozen, personal=personal)
     if not plain.parameters.tensors:
         raise ConfigurationError([f"method: {method.name} shares nothing that learns of {task.name}; take another"])
-    groups = method.groups(network, plain)
+    groups = _groups(method, network, plain)
     return plain.model_copy(
         update={
             name: {group: listed.tensors for group, listed in of_kind.items()}
@@ -124,6 +125,21 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
             )
         }
     )
+
+
+def _groups(method: Method, network: nn.Module, plain: Sharing) -> Groups:
+    """Return what a method's ``groups`` gave.
+
+    Raises:
+        FaultError: something else than lists of tensors by group.
+    """
+    found = method.groups(network, plain)
+    kinds = vars(found).values() if isinstance(found, Groups) else [None]
+    if not all(
+        isinstance(kind, Mapping) and all(isinstance(each, TensorList) for each in kind.values()) for kind in kinds
+    ):
+        raise FaultError(method.groups, "gave something else than Groups, with a TensorList for each group")
+    return found
 
 
 def staying(listed: Sharing, network: nn.Module) -> TensorList:

@@ -13,12 +13,13 @@ TOGETHER = "the answers cannot be worked on together with this one"
 logger = logging.getLogger(__name__)
 
 
-def spoilers(sites: Sequence[str], work: Callable[[Sequence[str]], object]) -> dict[str, str]:
+def spoilers(sites: Sequence[str], method: str, work: Callable[[Sequence[str]], object]) -> dict[str, str]:
     """Return the sites without which the others' answers can be worked on, with what goes wrong with them.
 
     Those that cannot be worked on even alone are it; else one without whom it goes, the first by name; else all.
 
     Args:
+        method: by which they are worked on.
         work: works on the answers of some of the sites; raises where that cannot be done.
     """
 
@@ -31,7 +32,7 @@ def spoilers(sites: Sequence[str], work: Callable[[Sequence[str]], object]) -> d
             if is_ours:
                 raise
             logger.warning("the answers of %s cannot be worked on together", ", ".join(tried), exc_info=error)
-            return sentence(f"{TOGETHER}: {error or type(error).__name__}")
+            return sentence(f"{TOGETHER} by {method}: {error or type(error).__name__}")
         return None
 
     if (reason := fault(sites)) is None:

@@ -20,16 +20,18 @@ from torch import Tensor, nn
 from shared.exchange.tables import difference_of, error_of
 from shared.learning.batch_norm import batch_norms
 from shared.learning.batches import count_of_parts, even_parts
+from shared.learning.blame import FaultError
 from shared.learning.bootstrap import Bootstrap
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.loading import Batch, prepared
-from shared.learning.methods.contract import Local, Method
+from shared.learning.methods.contract import Local, Method, Tensors
 from shared.learning.metrics import Score
 from shared.learning.objectives import LOSS, Objective, Share, annealed, image_losses
 from shared.learning.processes import Processes
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Evaluation, Sample, SampleT, Scoring, SegmentationTask, Task
+from shared.plurals import pluralize
 from shared.service import alive
 
 OnBatch = Callable[[int, int], None]
@@ -132,7 +134,7 @@ def train_epoch(
                 for number, (its_inputs, its_targets, share) in enumerate(_divided(processes, inputs, targets, parts)):
                     draws = (processes.rank, number) if number else (processes.rank,) if processes.rank else ()
                     with drawing(computing, seed_for(epoch.seed, "dropout", done, *draws)):
-                        logits, term = answer(its_inputs)  # (B, K, ...)
+                        logits, term = _pair(method, answer(its_inputs), len(its_inputs))  # (B, K, ...)
                         logits = logits.float()
                     loss, loss_of_image = image_losses(present, logits, its_targets, share)
                     loss = loss if term is None else loss + term * share.images
@@ -153,6 +155,39 @@ def _divided(processes: Processes, inputs: Tensor, targets: Tensor, parts: int) 
     """
     of_each = targets.tensor_split(parts)
     return [*zip(inputs.tensor_split(parts), of_each, processes.shares(of_each), strict=True)]
+
+
+def _pair(method: Method, answered: Any, images: int) -> tuple[Tensor, Tensor | None]:
+    """Return what a method's ``answer`` gave.
+
+    Raises:
+        FaultError: something else than logits of so many images, and one number or None.
+    """
+    if not (isinstance(answered, tuple) and len(answered) == 2 and isinstance(answered[0], Tensor)):
+        raise FaultError(method.answer, "gave something else than logits, and what is added to the loss or None")
+    logits, term = answered
+    if logits.ndim < 2 or len(logits) != images:
+        raise FaultError(method.answer, f"gave logits of shape {(*logits.shape,)} for {pluralize(images, 'image')}")
+    if term is not None and not (isinstance(term, Tensor) and term.numel() == 1):
+        raise FaultError(method.answer, "gave to be added to the loss what is neither one number nor None")
+    return logits, term
+
+
+def _addends(method: Method, local: Local) -> Tensors:
+    """Return what a method's ``correction`` gave.
+
+    Raises:
+        FaultError: something else than tensors of shared parameters, by name, of their shapes.
+    """
+    found = method.correction(local)
+    if not isinstance(found, Mapping):
+        raise FaultError(method.correction, "gave something else than tensors by name")
+    for name, addend in found.items():
+        if name not in local.x:
+            raise FaultError(method.correction, f"gave {name}, which is no shared parameter")
+        if not isinstance(addend, Tensor) or addend.shape != local.x[name].shape:
+            raise FaultError(method.correction, f"gave no tensor of shape {(*local.x[name].shape,)} for {name}")
+    return found
 
 
 def begin_epoch(local: Local, optimizer: torch.optim.Optimizer, epoch: Epoch) -> None:
@@ -177,7 +212,7 @@ def take_step(
     """Steps by the gradients, and what a method adds to those of the shared parameters that are in training; their sum
     is clipped, if it is to be.
     """
-    for name, addend in method.correction(local).items():
+    for name, addend in _addends(method, local).items():
         if (gradient := local.x[name].grad) is not None:
             gradient.add_(addend)
     if max_grad_norm is not None:

@@ -169,7 +169,7 @@ def test_whatever_it_does_is_named_and_the_run_goes_on(
         f"{weighing}: {RAISED}. {again}",
         f"{checking}: came to the score 3.0, which is none from 0 to 1. {again}",
         f"{weighing}: method: shaky gave the weights north nan; correct weights() in its file: ",
-        f"{combining}: raised ",
+        f"{combining}: combine() gave shape (3,) for ",
         f"{combining}: raised OverflowError: ",
     ):
         assert sentence in log
@@ -207,7 +207,7 @@ def test_it_holds_up_neither_a_site_s_verdict_nor_a_run_that_is_stopped(
     (place / "Decide-combine").write_text("nan nan")  # with all answers, and with this one alone
     spoilt = work.verdicts(1, checked, limit=0.5, answer=answer, withdrawn=[])["north"]
     assert spoilt.status == "omitted"
-    assert re.match("the answers cannot be worked on together with this one: .* would hold NaN", spoilt.reason)
+    assert re.match("the answers cannot be worked on together with this one by shaky: .* would hold NaN", spoilt.reason)
     # 2. Once the run is stopped, nothing that fails is waited for.
     for question in ("LimitBelow", "Decide", "Combine"):
         (place / f"{question}-network").write_text("raises")

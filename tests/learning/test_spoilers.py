@@ -165,7 +165,10 @@ def test_what_cannot_be_sent_names_the_site_without_whom_it_can(tmp_path: Path) 
         "north": ("omitted", None),
         "south": ("accepted", "0.5"),
     }
-    assert "the answers cannot be worked on together with this one: w of what goes on as" in verdicts["north"].reason
+    assert (
+        "the answers cannot be worked on together with this one by scaffold: w of what goes on as"
+        in verdicts["north"].reason
+    )
     assert not (tmp_path / "work" / "runs" / run.run / "rounds" / "0001" / "aggregate.safetensors").exists()
     aggregation.aggregate(1, {site: answers[site] for site in ("east", "south")}, {"east": 0.5, "south": 0.5})
 
@@ -195,15 +198,17 @@ def failing(*bad: frozenset[str]) -> Callable[[Sequence[str]], None]:
     ],
 )
 def test_the_sites_without_which_it_goes_are_named(bad: list[set[str]], named: list[str]) -> None:
-    found = spoilers("abcd", failing(*map(frozenset, bad)))
+    found = spoilers("abcd", "mean", failing(*map(frozenset, bad)))
     assert sorted(found) == named
-    assert all("the answers cannot be worked on together with this one" in reason for reason in found.values())
+    assert all(
+        "the answers cannot be worked on together with this one by mean: " in reason for reason in found.values()
+    )
 
 
 @given(bad=st.lists(st.frozensets(st.sampled_from("abcde"), max_size=3), max_size=4))
 def test_what_is_left_can_always_be_worked_on(bad: list[frozenset[str]]) -> None:
     work = failing(*bad)
-    found = spoilers("abcde", work)
+    found = spoilers("abcde", "mean", work)
     left = [site for site in "abcde" if site not in found]
     if left:
         work(left)
@@ -215,4 +220,4 @@ def test_what_is_nobodys_fault_is_held_against_nobody(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)):
-        spoilers("ab", work)
+        spoilers("ab", "mean", work)
