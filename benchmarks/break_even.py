@@ -13,7 +13,7 @@ Table = list[list[str]]
 Curve = Mapping[int, tuple[float, float]]
 """By number of training images a site: a score's mean over the sites, and its standard deviation over the seeds."""
 
-_ARM = re.compile(r"(?P<method>.+), (?P<images>\d+) images")
+_ARM = re.compile(r"(?P<method>.+), (?P<images>\d+) images(?: \(.*\))?")  # a remark on untrained models may follow
 _TESTED_ON = {"internal": "own images", "external": "other sites' images"}
 
 

@@ -37,7 +37,7 @@ def test_numbers_that_one_curve_lacks_do_not_count() -> None:
 
 def test_a_study_is_read_tabled_and_drawn(tmp_path: Path) -> None:
     rows = [
-        ["alone, 10 images", "internal", "0.500 ± 0.010", ""],
+        ["alone, 10 images (untrained model in 1 of 3 cells)", "internal", "0.500 ± 0.010", ""],
         ["alone, 40 images", "internal", "0.700 ± 0.010", ""],
         ["FedBN, 10 images", "internal", "0.600 ± 0.020", ""],
         ["FedBN, 40 images", "internal", "0.600", ""],  # one seed
