@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from shared.learning import combine as combine_module
 from shared.learning.combinations import open_rule
 from shared.learning.combine import Answers, Combined, distances
 from shared.learning.methods import open_method
-from shared.learning.methods.contract import MODEL
+from shared.learning.methods.contract import MODEL, Method, Part
 from shared.learning.run_checks import check_together
 from studies.simulation import run_rounds
 from tests.federation.running import run_configuration
@@ -162,9 +162,12 @@ def test_a_tensor_is_combined_in_parts_as_in_one(combination: Combination, monke
 
 def test_one_number_is_not_taken_for_a_whole_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a method of somebody's wheel may give: numpy would repeat it."""
-    mean = type(open_method("mean", {}))
-    monkeypatch.setattr(mean, "combine", lambda self, part: {MODEL: part.mean()[:1]})
-    with pytest.raises(ValueError, match=r"combine gave shape \(1,\) for v of model, not"):
+
+    def combine(_: Method, part: Part) -> Mapping[str, np.ndarray]:
+        return {MODEL: part.mean()[:1]}
+
+    monkeypatch.setattr(type(open_method("mean", {})), "combine", combine)
+    with pytest.raises(ValueError, match=r"combine\(\) gave shape \(1,\) for v of model, not"):
         combined(rules.Mean(), np.ones((2, 2, NUMBERS), dtype=np.float32))
 
 
