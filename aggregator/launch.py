@@ -44,7 +44,7 @@ def prepare_daemon(
     Raises:
         ConfigurationError: every problem; see ``prepare``.
     """
-    prepared = prepare(work, run_yaml)
+    prepared = prepare(work, run_yaml, remark_again=False)
     configuration, begun = prepared.configuration, prepared.begun
     run = begun.run
     log_to(work / "log.txt", configuration.log)

@@ -145,6 +145,7 @@ class Begin(Question[Begun]):
         written: the run as RUN.yaml says it.
         where: that file, as people are told it.
         besides: the problems that are known already.
+        remark_again: whether a run that goes on is scored and remarked upon again.
     """
 
     work: Path
@@ -152,20 +153,22 @@ class Begin(Question[Begun]):
     written: RunConfiguration
     where: str
     besides: list[str]
+    remark_again: bool
 
     @property
     def step(self) -> str:
         return f"beginning run {self.written.run}"
 
     def answer(self, on_progress: Progress) -> Begun:
-        return begin(self.work, self.configuration, self.written, self.where, self.besides)[0]
+        return begin(self)[0]
 
 
-def prepare(work: Path, run_yaml: Path, *, waits: bool = False) -> Prepared:
+def prepare(work: Path, run_yaml: Path, *, waits: bool = False, remark_again: bool = True) -> Prepared:
     """Check everything that can be known before the run, and make the first global model.
 
     Args:
         waits: for its turn, so that another run may be open.
+        remark_again: whether a run that goes on is scored and remarked upon again.
 
     Raises:
         ConfigurationError: every problem of RUN.yaml, aggregator.yaml, the held-out images, passwords and invites.
@@ -186,12 +189,19 @@ def prepare(work: Path, run_yaml: Path, *, waits: bool = False) -> Prepared:
     if plugins is None:
         problems += run_problems(written, configuration, work, where)
         raise ConfigurationError([*problems, *besides])
+    asked = Begin(
+        work=work,
+        configuration=configuration,
+        written=written,
+        where=where,
+        besides=besides,
+        remark_again=remark_again,
+    )
     if plugins:
-        asked = Begin(work=work, configuration=configuration, written=written, where=where, besides=besides)
         begun = answered(asked, bounds_of(configuration), plugins)
         _require_as_written(begun.run, written, plugins, RunStore(work, written.run))
         return Prepared(work, configuration, begun, None)
-    return Prepared(work, configuration, *begin(work, configuration, written, where, besides))
+    return Prepared(work, configuration, *begin(asked))
 
 
 def _require_as_written(
@@ -208,40 +218,52 @@ def _require_as_written(
         raise PluginError(f"{names_of(plugins)}: made another run of {written.run} than it was told; ask who wrote it")
 
 
-def begin(
-    work: Path, configuration: AggregatorConfiguration, written: RunConfiguration, where: str, besides: Sequence[str]
-) -> tuple[Begun, Learning]:
-    """Return what a run begins with, or goes on with; arguments as for ``Begin``.
+def begin(asked: Begin) -> tuple[Begun, Learning]:
+    """Return what a run begins with, or goes on with.
 
     Raises:
         ConfigurationError: every problem.
     """
+    work, configuration, written, where = asked.work, asked.configuration, asked.written, asked.where
     store, run = RunStore(work, written.run), written
     run = _found([], partial(as_begun, store, written)) or written  # an unknown task or method is told below
-    problems = [*run_problems(run, configuration, work, where), *besides]
+    problems = [*run_problems(run, configuration, work, where), *asked.besides]
     parts = _parts(work, where, configuration, run, problems)
     if parts is None or problems:
         raise ConfigurationError(problems)
     run = as_begun(store, written)  # what it cannot be, if it cannot, is told now
     learning = _learning(work, where, run, parts)
     store.require_same(run, learning.division)
-    try:
-        with buffers_kept(learning.model):  # scoring measures BatchNorm's: those of our images are not the run's
-            untrained = learning.heldout.score_as_it_is()
-    except ValueError as error:
-        folder = work / configuration.heldout[run.task]
-        raise ConfigurationError([f"held-out set {folder}: {error}; add images"]) from None
+    is_new = not store.aggregate_path(0).exists()
+    remarks: list[Finding] = []
+    if is_new or asked.remark_again:
+        untrained = _score_of_first(work, configuration, learning)
+        remarks += _remarks(work, learning, untrained, tuple(_by_default(written, run)))
     begun = Begun(
         run=run,
-        is_new=not store.aggregate_path(0).exists(),
+        is_new=is_new,
         division=learning.division,
         at_aggregator=dict(learning.groups().at_aggregator),
         in_turn=learning.method.in_turn,
         selection_score=learning.task.selection_score,
-        remarks=list(_remarks(work, learning, untrained, tuple(_by_default(written, run)))),
+        remarks=remarks,
         weights_sha256=learning.weights_sha256,
     )
     return begun, learning
+
+
+def _score_of_first(work: Path, configuration: AggregatorConfiguration, learning: Learning) -> float | None:
+    """Return the score in [0, 1] of the model that training begins with; None of a run without a tolerance.
+
+    Raises:
+        ConfigurationError: the held-out images are too few to score with.
+    """
+    try:
+        with buffers_kept(learning.model):  # scoring measures BatchNorm's: those of our images are not the run's
+            return learning.heldout.score_as_it_is()
+    except ValueError as error:
+        folder = work / configuration.heldout[learning.run.task]
+        raise ConfigurationError([f"held-out set {folder}: {error}; add images"]) from None
 
 
 def open_learning(work: Path, configuration: AggregatorConfiguration, run: RunConfiguration) -> Learning:

@@ -10,6 +10,8 @@ received. Floor: 1 model + 400 MB. Writes benchmarks/results/memory.json.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from benchmarks.exchange_federation import RUN, Home, federation, peak_mb, set_up
@@ -34,13 +36,17 @@ def peak_of_exchange(sites: int) -> dict[str, float]:
         return _peak(home, run, ["benchmarks.exchange_ends", AGGREGATOR, str(home.root), "2"])
 
 
-def peak_of_launch(sites: int) -> dict[str, float]:
-    """Of one round with its tolerance check, and the size of the model file, in MB."""
+def peak_of_launch(sites: int, network: Mapping[str, object]) -> dict[str, float]:
+    """Of one round with its tolerance check, and the size of the model file, in MB.
+
+    Args:
+        network: its task options, besides the size of the images.
+    """
     with tempfile.TemporaryDirectory(prefix="dropfed-memory-") as root:
         home = Home(Path(root))
         style = synthetic_fundus.STYLES[0]
         synthetic_fundus.write_graded_site(home.heldout, style=style, images=20, size=IMAGE_SIZE, seed=1)
-        options = {"encoder": "resnet50", "weights": "random", "image_size": IMAGE_SIZE}
+        options = {"image_size": IMAGE_SIZE, **network}
         run = _run(sites, task="dr_staging", method="fedavg", task_options=options)
         launch = ["aggregator.cli", "launch", str(home.run_yaml), "--work", str(home.aggregator)]
         return _peak(home, run, launch)
@@ -70,7 +76,9 @@ def _peak(home: Home, run: RunConfiguration, aggregator: list[str]) -> dict[str,
 def measure() -> dict[str, dict[str, object]]:
     """Figures of both kinds by number of sites, each with its floor."""
     figures: dict[str, dict[str, object]] = {}
-    for kind, peak in (("the exchange alone", peak_of_exchange), ("a ResNet-50, scored", peak_of_launch)):
+    resnet = {"encoder": "resnet50", "weights": "random"}
+    kinds = {"the exchange alone": peak_of_exchange, "a ResNet-50, scored": partial(peak_of_launch, network=resnet)}
+    for kind, peak in kinds.items():
         figures[kind] = {}
         for sites in SITES:
             found = peak(sites)

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.runs import REPLAY, run_in
 from tests.faults.storm import random_weather
 
-SCHEDULES = int(os.environ.get("DROPFED_SCHEDULES", "16"))
+SCHEDULES = int(os.environ.get("DROPFED_SCHEDULES", "8"))
 FILES = 4
 
 
