@@ -11,17 +11,28 @@ from typing import Any
 
 from aggregator.report.tables import NOT_REPORTED
 from aggregator.report.text import NONE, short, size, table_lines
-from aggregator.run_view import Bytes, RunView
+from aggregator.run_view import Bytes, RunView, Support
 from shared.audit.difference import flat
 from shared.exchange.tables import RECEIVED_SPLITS, Split
+from shared.plurals import pluralize
 
 
 @dataclass(frozen=True)
 class ChosenScores:
-    """The main score of the chosen aggregate at each site, as far as told, and the mean of those."""
+    """The main score of the chosen aggregate at each site, as far as told, and the mean of those.
+
+    Args:
+        support: what each is over, where the site answered.
+    """
 
     sites: Mapping[str, float | None]
+    support: Mapping[str, Support | None]
     mean: float | None
+
+    def shown(self, site: str) -> str | None:
+        """Return a site's score with what it is over, for people; None where it was not told."""
+        value, support = self.sites.get(site), self.support.get(site)
+        return None if value is None or support is None else f"{short(value)} ({support.text})"
 
 
 @dataclass(frozen=True)
@@ -81,10 +92,13 @@ def summary_of(view: RunView) -> Summary:
 
 def _chosen_scores(view: RunView, split: Split) -> ChosenScores:
     received = view.scoring(view.card.chosen_round) if view.card else None
-    rows = {site: row for site, part in received.sites.items() if (row := part.row(split))} if received else {}
     mean = received.means[split].get(view.score) if received else None
-    sites = {site: rows[site].scores.get(view.score) if site in rows else None for site in view.sites}
-    return ChosenScores(sites, mean.alike if mean else None)
+    rows = {site: part.row(split) if received and (part := received.sites.get(site)) else None for site in view.sites}
+    return ChosenScores(
+        sites={site: row.scores.get(view.score) if row else None for site, row in rows.items()},
+        support={site: row.support(view.score) if row else None for site, row in rows.items()},
+        mean=mean.alike if mean else None,
+    )
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
@@ -124,13 +138,19 @@ def _score_rows(runs: Sequence[Summary]) -> dict[str, list[str]]:
     }
     for split in RECEIVED_SPLITS:
         for site in dict.fromkeys(site for run in runs for site in run.on(split).sites):
-            rows[f"{split}, {site}"] = [_score(run, run.on(split).sites.get(site)) for run in runs]
-        rows[f"{split}, mean over sites"] = [_score(run, run.on(split).mean) for run in runs]
+            rows[f"{split}, {site}"] = [run.on(split).shown(site) or _no_score(run) for run in runs]
+        rows[f"{split}, mean over sites"] = [_mean(run.on(split)) or _no_score(run) for run in runs]
     return rows
 
 
-def _score(run: Summary, value: float | None) -> str:
-    return NOT_REPORTED.why if value is None and run.aggregate is not None else short(value)
+def _mean(found: ChosenScores) -> str | None:
+    """Return the mean of the scores that were told, with how many those are; None where none was."""
+    told = sum(value is not None for value in found.sites.values())
+    return None if found.mean is None else f"{short(found.mean)} ({pluralize(told, 'site')})"
+
+
+def _no_score(run: Summary) -> str:
+    return NONE if run.aggregate is None else NOT_REPORTED.why
 
 
 def _table(title: str, runs: Iterable[str], rows: Mapping[str, Sequence[str]]) -> list[str]:

@@ -294,7 +294,7 @@ def _software(work: Path, site: str) -> str:
 
 def _total(sites: Mapping[str, CardSite], split: Split) -> int | None:
     """Return the images of those sites whose answers are in the model; None where one of them tells no exact number."""
-    counts = [site.images.get(split, "not reported") for site in sites.values() if site.rounds_in_the_model]
+    counts = [site.images.get(split, "") for site in sites.values() if site.rounds_in_the_model]
     return sum(map(int, counts)) if counts and all(count.isdecimal() for count in counts) else None
 
 

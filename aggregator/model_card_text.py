@@ -9,6 +9,7 @@ from typing import Any
 
 from aggregator.comparison import ChosenScores
 from aggregator.onnx_file import OnnxFile
+from aggregator.report.tables import NOT_REPORTED
 from aggregator.report.text import table_lines
 from aggregator.run_view import Bytes, Row
 from aggregator.same_images import TestImages
@@ -19,8 +20,6 @@ from shared.learning.models.encoders import BaseWeights
 from shared.learning.outcome import Outcome
 from shared.moments import moment_text
 from shared.plurals import pluralize
-
-NOT_REPORTED = "not reported"
 
 
 @dataclass(frozen=True)
@@ -137,11 +136,11 @@ def card_text(card: ModelCard) -> str:
         "trained": f"from {_moment(run.began)} to {_moment(run.ended)}",
         "rounds": f"{run.rounds.trained} of {run.rounds.planned} trained; the model is {run.chosen} "
         f"({run.chosen_because})",
-        "answers": ", ".join(f"{count} {status}" for status, count in run.verdicts.items()) or NOT_REPORTED,
+        "answers": ", ".join(f"{count} {status}" for status, count in run.verdicts.items()) or NOT_REPORTED.why,
         "parameters": f"{model.parameters:,} in {pluralize(model.tensors, 'tensor')}",
         "file": f"{model.file}, {model.bytes:,} bytes",
         "SHA-256": model.sha256,
-        "licence": card.licence or f"{NOT_REPORTED}: it is for the PI to say, before the model is handed on",
+        "licence": card.licence or f"{NOT_REPORTED.why}: it is for the PI to say, before the model is handed on",
         "base weights": _base_weights(card.base_weights),
         **_began_with(run.configuration),
         **_trained_by(run.configuration),
@@ -199,7 +198,7 @@ def _sites(card: ModelCard) -> list[str]:
     rows = [
         (
             name,
-            {True: "yes", False: "declined", None: NOT_REPORTED}[site.agreed],
+            {True: "yes", False: "declined", None: NOT_REPORTED.why}[site.agreed],
             *(site.images.get(split) for split in SPLITS),
             len(site.rounds_in_the_model),
             site.withdrew or "no",
@@ -213,7 +212,7 @@ def _sites(card: ModelCard) -> list[str]:
 
 def _scores(card: ModelCard) -> list[str]:
     validation, test = card.scores.validation, card.scores.test
-    rows = [[site, _score(validation.sites[site]), _tested(card, site)] for site in card.sites]
+    rows = [[site, validation.shown(site), _tested(card, site)] for site in card.sites]
     rows.append(["mean over the sites that told", _score(validation.mean), _score(test.mean)])
     if card.run.configuration.get("baseline") is None:
         return _table(("site", "validation", "test"), rows)
@@ -224,13 +223,9 @@ def _scores(card: ModelCard) -> list[str]:
 
 
 def _tested(card: ModelCard, site: str) -> str | None:
-    """Return a site's test score, with its interval and the images that it is over."""
-    row, shown = card.sites[site].test, _score(card.scores.test.sites[site])
-    if row is None or shown is None:
-        return shown
-    found = row.interval(card.scores.name)
-    interval = f"95 % interval {found[0]:.3f} to {found[1]:.3f}, " if found else ""
-    return f"{shown} ({interval}{row.images} images{_against_last(card, site, row)})"
+    """Return a site's test score with what it is over, and how it compares with the last run's."""
+    row, shown = card.sites[site].test, card.scores.test.shown(site)
+    return shown if row is None or shown is None else f"{shown}{_against_last(card, site, row)}"
 
 
 def _against_last(card: ModelCard, site: str, row: Row) -> str:
@@ -266,11 +261,11 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 
 def _or_missing(value: Any) -> Any:
-    return NOT_REPORTED if value is None else value
+    return NOT_REPORTED.why if value is None else value
 
 
 def _moment(time: str | None) -> str:
-    return NOT_REPORTED if time is None else moment_text(time)
+    return NOT_REPORTED.why if time is None else moment_text(time)
 
 
 def _score(score: float | None) -> str | None:

@@ -55,6 +55,30 @@ class Bytes:
 
 
 @dataclass(frozen=True)
+class Support:
+    """What a site's score is over, which stands beside it wherever sites are compared.
+
+    Args:
+        images: as count text.
+        interval: between what the score lies with 95 % confidence, if that is told.
+    """
+
+    images: str
+    interval: tuple[float, float] | None
+
+    @property
+    def text(self) -> str:
+        """The same for people."""
+        interval = f"95 % interval {range_text(self.interval)}, " if self.interval else ""
+        return f"{interval}{self.images} images"
+
+
+def range_text(interval: tuple[float, float]) -> str:
+    """Return between what a score lies, for people."""
+    return f"{interval[0]:.3f} to {interval[1]:.3f}"
+
+
+@dataclass(frozen=True)
 class Row:
     """What a site told of the model that it received; ``images`` as count text."""
 
@@ -82,6 +106,10 @@ class Row:
         if value is None or error is None:
             return None
         return max(0.0, value - _NORMAL_95 * error), min(1.0, value + _NORMAL_95 * error)
+
+    def support(self, score: str) -> Support:
+        """Return what a score is over."""
+        return Support(self.images, self.interval(score))
 
     def difference(self, score: str) -> tuple[float, float, float] | None:
         """Return how much greater a score is than that of the model that the run began with, on the same images, and

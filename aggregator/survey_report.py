@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aggregator.report.tables import NOT_REPORTED
 from aggregator.report.text import table_lines
 from aggregator.survey import Asked
 from shared.exchange.names import sheet_path
@@ -14,8 +15,6 @@ from shared.exchange.records.surveys import BINS, NOT_SAID, OTHER, Cells, Sheet,
 from shared.exchange.records.values import most
 from shared.learning.data.splits import SplitPlan
 
-WITHHELD = "withheld"
-NOT_KNOWN = "not known"
 FEW_TO_TEST_ON = 50  # images: the standard error of an accuracy over fewer is more than 0.07
 DIFFERS = 0.3  # total variation between two distributions, from 0 to 1
 SIDES = (64, 96, 128, 192, 224, 256, 384, 512, 768, 1024)  # pixels
@@ -97,19 +96,15 @@ def _rows(sheets: Mapping[str, Sheet]) -> dict[str, list[str]]:
         "images": [sheet.images for sheet in sheets.values()],
         "unreadable": [sheet.unreadable for sheet in sheets.values()],
         "duplicates": [sheet.duplicates for sheet in sheets.values()],
-        "patients": [sheet.patients or NOT_KNOWN for sheet in sheets.values()],
-        "images per patient": [
-            _spread_text(sheet.images_per_patient) if sheet.patients else NOT_KNOWN for sheet in sheets.values()
-        ],
+        "patients": [sheet.patients or NOT_REPORTED.why for sheet in sheets.values()],
+        "images per patient": [_spread_text(sheet.images_per_patient) for sheet in sheets.values()],
     }
     for name in dict.fromkeys(name for sheet in sheets.values() for name in sheet.classes):
-        row = [_cell(sheet.classes, name) for sheet in sheets.values()]
+        row = [sheet.classes.get(name) or NOT_REPORTED.why for sheet in sheets.values()]
         if set(row) != {"0"}:
             rows[f"class {name}"] = row
     for name in dict.fromkeys(name for sheet in sheets.values() for name in sheet.class_shares):
-        rows[f"share of {name}"] = [
-            _spread_text(sheet.class_shares[name]) if name in sheet.class_shares else "" for sheet in sheets.values()
-        ]
+        rows[f"share of {name}"] = [_spread_text(sheet.class_shares.get(name)) for sheet in sheets.values()]
     for title, name in (("format", "formats"), ("bits", "bit_depths"), ("colours", "colours"), ("maker", "makers")):
         rows[title] = [_cells_text(getattr(sheet, name)) for sheet in sheets.values()]
     for title, name in (
@@ -120,24 +115,21 @@ def _rows(sheets: Mapping[str, Sheet]) -> dict[str, list[str]]:
     ):
         rows[title] = [_spread_text(getattr(sheet, name)) for sheet in sheets.values()]
     rows["mean intensity"] = [_mean_text(sheet) for sheet in sheets.values()]
-    rows["images per second"] = [sheet.images_per_second or "" for sheet in sheets.values()]
+    rows["images per second"] = [sheet.images_per_second or NOT_REPORTED.why for sheet in sheets.values()]
     return rows
-
-
-def _cell(cells: Cells, name: str) -> str:
-    return (cells[name] or WITHHELD) if name in cells else ""
 
 
 def _cells_text(cells: Cells) -> str:
     told = [f"{name} {count}" for name, count in cells.items() if count not in (None, "0")]
-    return ", ".join([*told, *([f"others {WITHHELD}"] if None in cells.values() else [])])
+    others = [f"others {NOT_REPORTED.why}"] if None in cells.values() else []
+    return ", ".join([*told, *others]) if told else NOT_REPORTED.why
 
 
-def _spread_text(spread: Spread) -> str:
+def _spread_text(spread: Spread | None) -> str:
     """Return the median, and between which quantiles the others lie, as far as they are told."""
-    told = {name: _short(value) for name, value in spread.model_dump().items() if value is not None}
+    told = {name: _short(value) for name, value in (spread.model_dump() if spread else {}).items() if value is not None}
     if "p50" not in told:
-        return WITHHELD
+        return NOT_REPORTED.why
     low, high = next(((told[a], told[b]) for a, b in (("p5", "p95"), ("p25", "p75")) if a in told), ("", ""))
     return f"{told['p50']} ({low} to {high})" if low else told["p50"]
 
@@ -149,7 +141,7 @@ def _short(value: str) -> str:
 def _mean_text(sheet: Sheet) -> str:
     shares = [float(share) for share in sheet.intensity if share is not None]
     if not shares:
-        return WITHHELD
+        return NOT_REPORTED.why
     middles = [(place + 0.5) / BINS for place, share in enumerate(sheet.intensity) if share is not None]
     return f"{sum(a * b for a, b in zip(middles, shares, strict=True)) / max(sum(shares), 1e-9):.2f}"
 

@@ -36,7 +36,10 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     played.send(
         "round", 1, {names.ROUND_CONFIGURATION: b"round: 1\n", names.GLOBAL_MODEL: played.model(0.5)}, "consent"
     )
-    rows = [MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.25})]
+    rows = [
+        MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.25, "dice_error": None}),
+        MetricsRow(1, 0, "test", "6", 0.1, 0.5, {"dice_mean": 0.5, "dice_error": 0.05}),
+    ]
     played.send("update", 1, {names.METRICS: write_metrics(rows), names.SITE_MODEL: played.model(0.25)}, "round")
     verdict = Verdict(
         run=RUN,
@@ -86,8 +89,13 @@ def test_for_scripts(work: Path) -> None:
     assert differing["privacy.delta"] == {OTHER: 0.001}
     ended, begun = found["runs"][RUN], found["runs"][OTHER]
     assert (ended["state"], ended["score"], ended["aggregate"], ended["rounds"]) == ("ended", "dice_mean", 0, 1)
-    assert ended["validation"] == {"sites": {"north": 0.25, "south": None}, "mean": 0.25}
-    assert ended["test"] == {"sites": {"north": None, "south": None}, "mean": None}
+    assert ended["validation"] == {
+        "sites": {"north": 0.25, "south": None},
+        "support": {"north": {"images": "10", "interval": None}, "south": None},
+        "mean": 0.25,
+    }
+    assert ended["test"]["sites"] == {"north": 0.5, "south": None}
+    assert ended["test"]["support"]["north"] == {"images": "6", "interval": pytest.approx([0.402, 0.598])}
     assert ended["verdicts"] == {"omitted": 1}
     assert ended["bytes"]["up"] > 0 and ended["seconds"] is None
     assert (ended["outcome"], begun["outcome"]) == ("nothing was accepted", None)
@@ -97,8 +105,8 @@ def test_for_scripts(work: Path) -> None:
         "rounds": 0,
         "score": "dice_mean",
         "aggregate": None,
-        "validation": {"sites": {"south": None}, "mean": None},
-        "test": {"sites": {"south": None}, "mean": None},
+        "validation": {"sites": {"south": None}, "support": {"south": None}, "mean": None},
+        "test": {"sites": {"south": None}, "support": {"south": None}, "mean": None},
         "verdicts": {},
         "bytes": {"down": None, "up": None},
         "seconds": None,
@@ -115,8 +123,10 @@ def test_for_people(work: Path) -> None:
         "| method | mean | fedprox |",
         "| sites | north, south | south |",
         "| privacy | null | |",
-        "| validation, north | 0.250 | – |",
-        "| validation, mean over sites | 0.250 | – |",
+        "| validation, north | 0.250 (10 images) | – |",
+        "| validation, south | not reported | – |",
+        "| validation, mean over sites | 0.250 (1 site) | – |",
+        "| test, north | 0.500 (95 % interval 0.402 to 0.598, 6 images) | – |",
         "| omitted | 1 | 0 |",
         "| seconds in rounds | – | – |",
     ):

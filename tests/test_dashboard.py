@@ -151,7 +151,7 @@ def test_the_chosen_model_s_score_is_told_of_each_site(run: Played, store: RunSt
         verdict(store, round_no, "too low")
     choose(run, store, 1)
     words = page_state(work)["run"]["words"]
-    assert words["north"]["score"] == "dice_mean 0.750, the chosen model on its validation images"
+    assert words["north"]["score"] == "dice_mean 0.750 (10 images), the chosen model on its validation images"
     assert words["south"]["score"] is None
 
 
@@ -409,7 +409,7 @@ def test_the_page_shows_a_run_and_follows_it(run: Played, store: RunStore, work:
         curve = {"aggregates": [0, 1], "sites": {"north": [0.5, None], "south": [0.5, 0.75]}, "mean": [0.5, 0.75]}
         assert browser.run(f"return isMeanOverOthers({json.dumps(curve)})") is True
         choose(run, store, 1)
-        browser.wait_for("dice_mean 0.750, the chosen model", "#cards")
+        browser.wait_for("dice_mean 0.750 (10 images), the chosen model", "#cards")
         assert "Verdict" not in browser.text("#cards article:first-child")
         browser.wait_for("stopped after round 1 of 2; improved: mean", "#runs-body")
         assert browser.text("#report") == ""

@@ -114,7 +114,7 @@ def test_the_card_for_people(exported: Path, card: dict[str, Any]) -> None:
         "| north | yes | 12 | 10 | not reported | 1 | no |",
         "| south | not reported | not reported | not reported | not reported | 0 | no |",
         "| all in the model | | 12 | 10 | not reported | | |",
-        "| north | 0.500 | not reported |",
+        "| north | 0.500 (10 images) | not reported |",
         "| licence | not reported: it is for the PI to say, before the model is handed on |",
         "The run was not private: no noise was added, and no ε is known.",
     ):

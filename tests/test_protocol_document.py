@@ -11,6 +11,7 @@ import pytest
 
 from deploy.local import synthetic_fundus, synthetic_octa
 from shared.audit.closing import Closing, tree_digest
+from shared.audit.report import LEAVES
 from shared.exchange import names
 from shared.exchange.encryption import Content, EncryptionKey, decrypted, run_key
 from shared.exchange.names import MessageRef, ref_at
@@ -70,6 +71,17 @@ def test_the_tree_names_every_message_with_its_files() -> None:
         assert sender == ("site" if ref.is_from_site else "aggregator")
         described[ref.kind] = {name.strip("[]") for name in files}
     assert described == {name: kind.files | kind.optional for name, kind in names.KINDS.items()}
+
+
+def test_the_auditor_s_page_lists_every_file_of_a_site_in_the_tree() -> None:
+    tree = DOCUMENT.split("## The tree")[1].split("\n\n")[1]
+    described = {names.MANIFEST, names.state_file("…"), "check-…/…"}  # which the text below the tree tells of
+    for line in tree.splitlines():
+        path, sender, *files = line.split()
+        if sender == "site":
+            is_message = path.endswith("/")
+            described |= {name.strip("[]") for name in files} if is_message else {re.sub(r"[0-9]{4}", "…", path)}
+    assert described == set(LEAVES)
 
 
 def test_every_field_is_described() -> None:

@@ -51,6 +51,22 @@ def sheet(**changes: object) -> Sheet:
     return Sheet.model_validate(plain | changes)
 
 
+def answered(site: str, told: Sheet) -> Asked:
+    survey = Survey(federation="retina", site=site, number=1, task="dr_staging", classes=["0", "1"], created=WHEN)
+    answer = Answer(
+        federation="retina",
+        site=site,
+        number=1,
+        in_reply_to="0" * 64,
+        agrees=True,
+        reason="",
+        sheet=told,
+        own_head=Head(),
+        created=WHEN,
+    )
+    return Asked(site, survey, answer)
+
+
 def said(north: Sheet, south: Sheet) -> tuple[list[str], dict[str, str]]:
     """Return the warnings, and the proposals by setting."""
     sheets = {"north": north, "south": south}
@@ -107,23 +123,36 @@ def test_small_sites_and_small_images_are_told() -> None:
 
 
 def test_the_report_names_every_site_and_escapes_what_it_says() -> None:
-    survey = Survey(federation="retina", site="north", number=1, task="dr_staging", classes=["0", "1"], created=WHEN)
-    answer = Answer(
-        federation="retina",
-        site="north",
-        number=1,
-        in_reply_to="0" * 64,
-        agrees=True,
-        reason="",
-        sheet=sheet(),
-        own_head=Head(),
-        created=WHEN,
-    )
-    text = report_text([Asked("north", survey, answer), Asked("south", survey), Asked("west", trouble="is not there")])
+    north = answered("north", sheet())
+    text = report_text([north, Asked("south", north.survey), Asked("west", trouble="is not there")])
     assert "- south: has not answered yet about dr_staging" in text
     assert "- west: is not there" in text
     assert "nothing stands out" in text
     assert "has not been asked" in report_text([Asked("north")])
+
+
+def test_whatever_a_site_does_not_tell_is_one_word() -> None:
+    nothing: dict[str, object] = {
+        "classes": {"0": None, "1": None, "other": None},
+        "colours": dict.fromkeys(COLOURS),
+        "formats": dict.fromkeys(FORMATS) | {"png": "400"},
+        **dict.fromkeys(("longer_side", "shorter_side", "field_of_view", "sharpness"), NONE),
+        "intensity": [None] * BINS,
+        "images_per_second": None,
+    }
+    plain = {"patients": "100", "images_per_patient": at(4.0), "class_shares": {"vessel": at(0.2)}}
+    north, south = sheet(**nothing), sheet(**plain, classes={"0": "200", "1": "200", "2": "40", "other": "0"})
+    shown = report_text([answered("north", north), answered("south", south)])
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines() if line.startswith("| ")]
+    told = {name: (of_north, of_south) for name, of_north, of_south in rows}
+    for name in (
+        *("patients", "images per patient", "class 0", "class 1", "class 2", "class other", "share of vessel"),
+        *("colours", "longer side, pixels", "shorter side, pixels", "field of view, share", "sharpness"),
+        *("mean intensity", "images per second"),
+    ):
+        assert told[name][0] == "not reported", name
+        assert told[name][1] not in ("", "not reported"), name
+    assert told["format"] == ("png 400, others not reported", "png 400")
 
 
 def test_what_a_task_is_counted_by() -> None:

@@ -85,8 +85,11 @@ def _run(reading: Reading) -> dict[str, Any]:
 def _score(view: RunView, site: str) -> str | None:
     """How well the chosen model does at a site, in words; None before one is chosen, or where it was not told."""
     part = view.receivers(view.card.chosen_round).get(site) if view.card else None
-    value = part.validation.scores.get(view.score) if part and part.validation else None
-    return None if value is None else f"{view.score} {value:.3f}, the chosen model on its validation images"
+    row = part.validation if part else None
+    value = row.scores.get(view.score) if row else None
+    if row is None or value is None:
+        return None
+    return f"{view.score} {value:.3f} ({row.support(view.score).text}), the chosen model on its validation images"
 
 
 def _words(site: SiteOverview, score: str | None) -> dict[str, str | None]:

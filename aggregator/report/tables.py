@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aggregator.report.meanings import meanings
-from aggregator.run_view import Part, Row, RunView
+from aggregator.run_view import Part, Row, RunView, range_text
 from shared.escaping import escape
 from shared.exchange.records.values import decimal_text
 from shared.exchange.tables import Split
@@ -274,7 +274,7 @@ def _of_class(row: Row | None, number: str) -> Cell:
 def interval_text(row: Row | None, score: str) -> Cell:
     """Return between what a score lies with 95 % confidence, or that nobody tells."""
     found = row.interval(score) if row else None
-    return NOT_REPORTED if found is None else f"{found[0]:.3f} to {found[1]:.3f}"
+    return NOT_REPORTED if found is None else range_text(found)
 
 
 def of_heldout(scores: Mapping[str, float | None], images: int, score: str) -> Table:

@@ -48,7 +48,7 @@ SHOTS = {
     "report.png": 1460,
     "report-heldout.png": 2280,
     "audit.png": 1800,
-    "survey.png": 720,
+    "survey.png": 780,
     "report-gain.png": 1190,
 }
 """The pictures, and how high each is in pixels."""

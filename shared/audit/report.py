@@ -41,18 +41,23 @@ FOLDED_FROM = 30
 """A page shows the table of so many answers of one run at once; what is longer is folded up."""
 TEMPLATE = Path(__file__).with_name("report.html")
 
-LEAVES = {
+_HOLDS = {
     names.SITE_CARD: "the site's name, public key and software version",
-    f"{names.KEYS}/….json": "a new public key of the site, signed by the one before",
     names.STATUS: "what the site is doing now, in a sentence what troubles it, and its software if that was updated; "
     "the newest is shown above",
+    f"{names.KEYS}/….json": "a new public key of the site, signed by the one before",
+    f"{names.SHEETS}/….json": "the site's yes or no to a survey, with a reason; with a yes figures about its images, "
+    "of a closed list, and none about few of them",
+    names.MANIFEST: "of each message the names, sizes and hashes of its files, what it answers and when it was signed",
     names.CONSENT: "the site's yes or no with a reason, and how many images it has in each split",
     names.WITHDRAWAL: "that the site leaves the run, with a reason",
     names.METRICS: "scores and losses over whole splits, and over how many images",
     names.RELIABILITY: "how well the model's uncertainty tells wrong from right; θ is the uncertainty of one image",
     names.SITE_MODEL: "the trained weights, exactly the tensors listed in the run's offer",
-    "state-….safetensors": "what the method needs beside the weights, exactly as listed in the run's offer",
+    names.state_file("…"): "what the method needs beside the weights, exactly as listed in the run's offer",
+    "check-…/…": "known texts, by which dropfed-site check tries the server; it removes them",
 }
+LEAVES = {name: _HOLDS[name] for name in names.files_of_sites()}
 """The closed list of what may leave a hospital: a folder that holds anything else does not pass."""
 ENDED_AS: dict[Ending | None, str] = {
     "declined": "declined by the hospital",

@@ -29,18 +29,30 @@ from shared.doors.numbers import whole
 from shared.exchange.forms import text_like
 
 AGGREGATOR = "aggregator"
+Sender = Literal["site", "aggregator"]
 
 README = "README.txt"
 FEDERATION = "federation.json"
 SITE_CARD = "site.json"
 STATUS = "status.json"
-ROOT_FILES = frozenset({README, FEDERATION, SITE_CARD, STATUS})
+ROOT_FILES: Mapping[str, Sender] = {
+    README: "aggregator",
+    FEDERATION: "aggregator",
+    SITE_CARD: "site",
+    STATUS: "site",
+}
+"""Who writes each."""
 KEYS = "keys"
 AGGREGATOR_KEYS = "aggregator_keys"
 SURVEYS = "surveys"
 SHEETS = "sheets"
-RECORD_FOLDERS = frozenset({KEYS, AGGREGATOR_KEYS, SURVEYS, SHEETS})
-"""Folders of signed records that are part of no message."""
+RECORD_FOLDERS: Mapping[str, Sender] = {
+    KEYS: "site",
+    AGGREGATOR_KEYS: "aggregator",
+    SURVEYS: "aggregator",
+    SHEETS: "site",
+}
+"""Folders of signed records that are part of no message, and who writes there."""
 RUNS = "runs"
 
 MIRROR = "mirror"
@@ -101,7 +113,7 @@ class MessageKind:
         has_state: whether it also holds ``state-GROUP.safetensors``, where the method has such groups.
     """
 
-    sender: Literal["site", "aggregator"]
+    sender: Sender
     folder: str
     answers: Kind | Literal["card", "newest"]
     files: frozenset[str]
@@ -181,6 +193,19 @@ class MessageRef:
                 return None
             case kind:
                 return MessageRef(kind, self.run, self.round_no if KINDS[kind].is_in_round else 0)
+
+
+def files_of_sites() -> list[str]:
+    """Return every file that a site may write; "…" stands for a number, or for the name of a group."""
+    kinds = [kind for kind in KINDS.values() if kind.sender == "site"]
+    return [
+        *(name for name, sender in ROOT_FILES.items() if sender == "site"),
+        *(f"{folder}/….json" for folder, sender in RECORD_FOLDERS.items() if sender == "site"),
+        MANIFEST,
+        *(name for kind in kinds for name in sorted(kind.files | kind.optional)),
+        *([state_file("…")] if any(kind.has_state for kind in kinds) else []),
+        "check-…/…",
+    ]
 
 
 def is_name(text: str) -> bool:

@@ -13,17 +13,22 @@ from click.testing import CliRunner
 
 from shared.audit.archive import open_archive
 from shared.audit.cli import main
+from shared.audit.report import LEAVES, report
 from shared.audit.report import page as render_page
-from shared.audit.report import report
+from shared.audit.sent import sent
 from shared.audit.sites import read_folders
 from shared.audit.verify import verified
 from shared.errors import TransientError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
-from shared.exchange.signing import canonical, fingerprint, in_groups
+from shared.exchange.records.messages import Head
+from shared.exchange.records.surveys import Answer, Survey
+from shared.exchange.signing import SigningKey, canonical, digest_of, fingerprint, in_groups
+from shared.folder.durable import write_file
 from shared.moments import moment_text
 from tests.played import RUN, Played
+from tests.test_survey_report import WHEN, sheet
 
 GUIDE = Path(__file__).parents[2] / "docs" / "for-auditors.md"
 
@@ -64,6 +69,46 @@ def test_it_tells_first_what_each_run_came_to(tmp_path: Path) -> None:
     abort = Abort(run=RUN, reason="too few said yes")
     aborted.send("abort", 0, {names.ABORT: canonical(abort.model_dump())}, "consent")
     assert "<strong>aborted: too few said yes</strong>" in page_of(aborted.drop, tmp_path / "page.html")[1]
+
+
+def test_every_file_that_a_site_may_send_is_in_the_closed_list(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    answer_a_survey(run)
+    run.offer_and_consent()
+    run.round(1, trains=True)
+    (run.drop / names.SCRATCH[0]).mkdir()
+    (run.drop / names.SCRATCH[0] / "one").touch()
+    code, page = page_of(run.drop, tmp_path / "page.html")
+    assert code == 0
+    (reading,) = read_folders(open_archive([str(run.drop)])).values()
+    by_sites = {file.name if each.run else each.path for each in sent(reading) for file in each.files}
+    assert names.sheet_path(1) in by_sites and names.MANIFEST in by_sites
+    closed = [re.compile(re.escape(name).replace("…", "[a-z0-9]+")) for name in LEAVES]
+    for path in (*by_sites, f"{names.SCRATCH[0]}/one"):
+        assert any(name.fullmatch(path) for name in closed), path
+    for name in LEAVES:
+        assert f'class="file"><code>{name}</code>' in page
+
+
+def answer_a_survey(run: Played) -> None:
+    """The aggregator asks about the site's images, and the site answers with a sheet."""
+    survey = Survey(federation="retina", site="north", number=1, task="dr_staging", classes=["0", "1"], created=WHEN)
+    asked = SigningKey.at(run.drop.parent / "aggregator" / "signing.key").sign(survey.model_dump(mode="json"))
+    answer = Answer(
+        federation="retina",
+        site="north",
+        number=1,
+        in_reply_to=digest_of(asked),
+        agrees=True,
+        reason="this hospital agreed",
+        sheet=sheet(),
+        own_head=Head(),
+        created=WHEN,
+    )
+    answered = SigningKey.at(run.drop.parent / "north" / "signing.key").sign(answer.model_dump(mode="json"))
+    for path, content in ((names.survey_path(1), asked), (names.sheet_path(1), answered)):
+        (run.drop / path).parent.mkdir()
+        write_file(run.drop / path, content)
 
 
 def test_it_loads_nothing(played: Played, tmp_path: Path) -> None:

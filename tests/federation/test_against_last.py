@@ -112,7 +112,7 @@ def test_report_and_card_say_it_beside_the_images(second: Setting, tmp_path: Pat
     assert document(view, "not asked")["test_images"]["north"] == "the same"
     export(second.aggregator, store, tmp_path / "export")
     card = (tmp_path / "export" / "model-card.md").read_text()
-    assert f"; against first {numbers[0]:+.3f}, 95 % interval {interval})" in card
+    assert f"; against first {numbers[0]:+.3f}, 95 % interval {interval}" in card
 
 
 def test_other_test_images_are_told_and_warned_of(second: Setting, tmp_path: Path) -> None:
