@@ -383,7 +383,7 @@ def test_a_name_that_was_used_is_refused(prepared: Path, tmp_path: Path) -> None
         store.abort("only a test")
 
 
-def test_a_run_goes_on_as_it_was_begun_though_it_says_less_than_runs_do_now(prepared: Path) -> None:
+def test_a_run_goes_on_to_its_end_as_it_was_begun_though_it_says_less_than_runs_do_now(prepared: Path) -> None:
     """An earlier version began it: its run.yaml has no ``tolerance_score``, and answers were scored by accuracy."""
     run = run_configuration(run="old-1", sites=["north"], quorum=1)
     task, method = task_named(run.task), open_method(run.method, {})
@@ -398,6 +398,9 @@ def test_a_run_goes_on_as_it_was_begun_though_it_says_less_than_runs_do_now(prep
         assert " on the held-out set (accuracy)" in result.output
     finally:
         store.abort("only a test")
+    result = command("validate", store.home / "run.yaml", "--work", prepared)
+    assert "warning  old-1 has ended already; to run it again, give it a new name\n" in result.output
+    assert "goes on with it" not in result.output
 
 
 def test_a_run_goes_on_after_an_upgrade_that_knows_more_settings(prepared: Path, tmp_path: Path) -> None:
