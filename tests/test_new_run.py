@@ -26,6 +26,7 @@ from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
 from shared.exchange.records.run import BelowLast, Cosine, Falling, RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.folder.durable import write_file
+from shared.interrupts import STOPPED
 from shared.learning.answers import limit_below
 from shared.learning.methods import method_names, open_method, usual_options
 from shared.learning.model_files import save_tensors
@@ -442,12 +443,14 @@ def test_the_templates_are_in_the_wheel(tmp_path: Path, monkeypatch: pytest.Monk
 def test_ctrl_c_before_anything_has_begun_is_a_sentence(prepared: Path, tmp_path: Path) -> None:
     os.mkfifo(run_yaml := tmp_path / "RUN.yaml")
     command = [sys.executable, "-m", "aggregator.cli", "launch", str(run_yaml), "--work", str(prepared)]
-    launched = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = tmp_path / "said.txt"
+    with said.open("wb") as output:
+        launched = subprocess.Popen(command, stdout=output, stderr=output)
     with launched, run_yaml.open("wb"):  # opened once it is read from
-        while True:  # one that comes between opening and reading is not seen before something is read
-            launched.send_signal(signal.SIGINT)
+        while launched.poll() is None:  # between opening and reading one is not seen before something is read
+            if not said.stat().st_size:
+                launched.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
-                out, said = launched.communicate(timeout=5)
-                break
-    assert (launched.returncode, out) == (1, "")
-    assert said == "\nstopped by Ctrl-C; where this command had begun something, the same command goes on with it\n"
+                launched.wait(timeout=5)
+    assert launched.returncode == 1
+    assert said.read_text() == f"\n{STOPPED}\n"
