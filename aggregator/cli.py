@@ -5,6 +5,9 @@ Exit codes: 0 done, 1 a run or command failed, 2 wrong usage or input, 3 a run e
 
 from __future__ import annotations
 
+import shared.interrupts  # noqa: F401  (before all that takes time)
+
+# isort: split
 import click
 
 from shared.commands import Commands

@@ -403,6 +403,7 @@ def _remarks(
             if run.rounds
             else Finding("note", "rounds: 0; sites score the model, and nothing is trained")
         )
+    yield from _about_batch_norm(learning)
     yield from _about_learning_rate(run)
     yield from _about_scoring(run)
     options = learning.method.options
@@ -436,6 +437,14 @@ def _about_pairs(work: Path, run: RunConfiguration) -> Iterator[Finding]:
             f"paired: seed or split is not that of {earlier.run}, whose model may so have been trained on images that "
             f"this run tests on; take `seed: {earlier.seed}` and its split",
         )
+
+
+def _about_batch_norm(learning: Learning) -> Iterator[Finding]:
+    """Say by what BatchNorm normalises, which sites with little memory choose."""
+    size = learning.run.batch_size
+    if learning.run.rounds and size > 1 and batch_norms(learning.model):
+        divided = f"at a site that sets micro_batch by its parts of a batch, whose size {names.METRICS} tells"
+        yield Finding("note", f"BatchNorm: normalises by batches of {pluralize(size, 'image')}; {divided}")
 
 
 def _about_learning_rate(run: RunConfiguration) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ import click
 from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, PluginError
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
+from shared.interrupts import STOPPED
 
 Answer = TypeVar("Answer")
 State = TypeVar("State")
@@ -72,10 +73,7 @@ class Program(click.Group):
             say("\nstopped here: nothing was done", err=True)
             ctx.exit(1)
         except KeyboardInterrupt:  # before, or without, an end of its own for Ctrl-C
-            say(
-                "\nstopped by Ctrl-C; where this command had begun something, the same command goes on with it",
-                err=True,
-            )
+            say(f"\n{STOPPED}", err=True)
             ctx.exit(1)
         except BrokenPipeError:  # whoever read our output, `head` perhaps, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -26,6 +26,7 @@ from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
 from shared.exchange.records.run import BelowLast, Cosine, Falling, RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.folder.durable import write_file
+from shared.interrupts import STOPPED
 from shared.learning.answers import limit_below
 from shared.learning.methods import method_names, open_method, usual_options
 from shared.learning.model_files import save_tensors
@@ -172,6 +173,7 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     )
     assert "note     tolerance: the model that training begins with scores 0." in result.output
     assert " on the held-out set (macro_dice); in round 1 a model counts if it scores above 0." in result.output
+    assert "note     BatchNorm: normalises by batches of 4 images; at a site that sets micro_batch " in result.output
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
     assert "default used" not in result.output
@@ -382,7 +384,7 @@ def test_a_name_that_was_used_is_refused(prepared: Path, tmp_path: Path) -> None
         store.abort("only a test")
 
 
-def test_a_run_goes_on_as_it_was_begun_though_it_says_less_than_runs_do_now(prepared: Path) -> None:
+def test_a_run_goes_on_to_its_end_as_it_was_begun_though_it_says_less_than_runs_do_now(prepared: Path) -> None:
     """An earlier version began it: its run.yaml has no ``tolerance_score``, and answers were scored by accuracy."""
     run = run_configuration(run="old-1", sites=["north"], quorum=1)
     task, method = task_named(run.task), open_method(run.method, {})
@@ -397,6 +399,9 @@ def test_a_run_goes_on_as_it_was_begun_though_it_says_less_than_runs_do_now(prep
         assert " on the held-out set (accuracy)" in result.output
     finally:
         store.abort("only a test")
+    result = command("validate", store.home / "run.yaml", "--work", prepared)
+    assert "warning  old-1 has ended already; to run it again, give it a new name\n" in result.output
+    assert "goes on with it" not in result.output
 
 
 def test_a_run_goes_on_after_an_upgrade_that_knows_more_settings(prepared: Path, tmp_path: Path) -> None:
@@ -438,12 +443,14 @@ def test_the_templates_are_in_the_wheel(tmp_path: Path, monkeypatch: pytest.Monk
 def test_ctrl_c_before_anything_has_begun_is_a_sentence(prepared: Path, tmp_path: Path) -> None:
     os.mkfifo(run_yaml := tmp_path / "RUN.yaml")
     command = [sys.executable, "-m", "aggregator.cli", "launch", str(run_yaml), "--work", str(prepared)]
-    launched = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = tmp_path / "said.txt"
+    with said.open("wb") as output:
+        launched = subprocess.Popen(command, stdout=output, stderr=output)
     with launched, run_yaml.open("wb"):  # opened once it is read from
-        while True:  # one that comes between opening and reading is not seen before something is read
-            launched.send_signal(signal.SIGINT)
+        while launched.poll() is None:  # between opening and reading one is not seen before something is read
+            if not said.stat().st_size:
+                launched.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
-                out, said = launched.communicate(timeout=5)
-                break
-    assert (launched.returncode, out) == (1, "")
-    assert said == "\nstopped by Ctrl-C; where this command had begun something, the same command goes on with it\n"
+                launched.wait(timeout=5)
+    assert launched.returncode == 1
+    assert said.read_text() == f"\n{STOPPED}\n"

@@ -24,8 +24,8 @@ from aggregator.report.figures import Figure, picture
 from aggregator.report.heldout import PIXELS_PER_IMAGE, measure, open_heldout
 from aggregator.report.heldout_figures import TITLES, heldout_figures
 from aggregator.report.meanings import meanings
-from aggregator.report.site_figures import curves
-from aggregator.report.tables import SHOWN_ROWS, Table, as_in_papers, of_heldout
+from aggregator.report.site_figures import curves, of_classes
+from aggregator.report.tables import SHOWN_ROWS, Missing, Table, as_in_papers, of_heldout
 from aggregator.report.timeline import timeline
 from aggregator.run_view import Bytes, Part
 from aggregator.setup import initialise
@@ -407,6 +407,16 @@ def entry(asked: str | None, answered: str | None, settled: str | None) -> Part:
 def cells(figure: Figure, column: str) -> list[Any]:
     assert figure.table is not None
     return [each[figure.table.header.index(column)] for each in figure.table.rows]
+
+
+def test_what_is_missing_of_a_grade_is_called_as_in_its_cell() -> None:
+    north, south = ({"accuracy_of_0": 0.5, "accuracy_of_1": None}, {"accuracy_of_0": 0.25})
+    parts = {"north": Part(test=views.row(**north)), "south": Part(test=views.row(**south))}
+    figure = of_classes(view_of_rounds([{}, parts], sites=[*parts]), 1, "test")
+    assert figure.table is not None
+    missing = {cell.why for row in figure.table.rows for cell in row if isinstance(cell, Missing)}
+    assert missing == {"not reported", "not scored"}
+    assert all(f"{word.capitalize()}: " in figure.caption for word in missing)
 
 
 def test_who_waited_for_whom() -> None:

@@ -12,6 +12,7 @@ from deploy.local.screenshots import PICTURES, SHOTS, WIDTH
 
 ROOT = Path(__file__).parent.parent
 LARGEST = 300_000  # bytes
+NO_PAGES = {"synthetic-octa.png", "synthetic-fundus.png"}
 
 
 def test_without_a_browser_it_says_what_brings_one(tmp_path: Path) -> None:
@@ -19,6 +20,10 @@ def test_without_a_browser_it_says_what_brings_one(tmp_path: Path) -> None:
     said = subprocess.run(command, env=os.environ | {"PATH": str(tmp_path)}, capture_output=True, text=True, check=True)
     assert said.stderr == "no picture was taken: Chromium is not installed; `apt-get install chromium` brings it\n"
     assert not [*tmp_path.iterdir()]
+
+
+def test_every_picture_of_a_page_is_taken_anew() -> None:
+    assert {path.name for path in (ROOT / PICTURES).glob("*.png")} == SHOTS.keys() | NO_PAGES
 
 
 def test_every_picture_is_small_and_shown_in_the_documentation() -> None:

@@ -1,9 +1,10 @@
 """Take the documentation's pictures of pages, from a small real run, by headless Chromium.
 
-    .venv/bin/python -m deploy.local.screenshots [FOLDER [demo|path]]
+    .venv/bin/python -m deploy.local.screenshots [FOLDER [demo|path|staging]]
 
 ``demo`` is ``make demo`` with smaller images: the dashboard is pictured while it goes on, the other pages after its
 end. ``path`` is a PI's path: a survey of three sites, and a run with ``baseline: local`` that ``stop_after`` ends.
+``staging`` is a run on fundus photographs.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from PIL import Image
 
@@ -29,13 +32,14 @@ from aggregator.store import RunStore
 from aggregator.survey import ask, classes_of, collect
 from aggregator.survey_report import report_text
 from deploy.local.demo import SITE_NAMES, run_configuration
-from deploy.local.scenarios import SCENARIOS
+from deploy.local.scenarios import SCENARIOS, Scenario
 from shared.audit import report as audit_page
 from shared.audit.archive import open_archive
 from shared.audit.sites import read_folders
 from shared.audit.verify import verified
 from shared.commands import say
 from shared.errors import ActionRequiredError
+from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import write_file
 from site_client.configuration import FILE, open_folder
 from site_client.configuration import read_configuration as read_site
@@ -50,6 +54,7 @@ SHOTS = {
     "audit.png": 1800,
     "survey.png": 780,
     "report-gain.png": 1190,
+    "report-staging.png": 2750,
 }
 """The pictures, and how high each is in pixels."""
 WIDTH, COLOURS = 1066, 128
@@ -60,6 +65,8 @@ BEFORE_REFERRAL = ("confusion", "roc", "precision-recall", "risk-coverage")
 PATH = {"rounds": 12, "baseline": "local", "stop_after": {"rounds": 1, "gain": 0.05}, "augmentation": {"copies": 2}}
 """What the run of a PI's path asks for besides; its net is small, for it trains three models twice."""
 WIDTHS = [8, 16]
+STAGING, IMAGES = {"rounds": 6}, 120
+"""What the run on fundus photographs asks for besides, and how many a site has: less of both than in the demo."""
 STYLE = "font: 12px/1.45 monospace; margin: 18px; white-space: pre-wrap"
 TERMINAL = f"<!doctype html><meta charset=utf-8><pre style='{STYLE}'>{{}}"
 PAGE_TIME_MS, SHOT_WITHIN_S = 4000, 300.0
@@ -96,20 +103,41 @@ def take_demo(browser: str, target: Path) -> None:
 
 def take_path(browser: str, target: Path) -> None:
     """Play a PI's path, and write its pictures into a folder."""
-    scenario = SCENARIOS["octa_segmentation"]
     with tempfile.TemporaryDirectory(prefix="dropfed-") as scratch:
         home, shoot = Path(scratch).resolve(), _shooting(browser, target, Path(scratch))
-        data = {site: home / "data" / site for site in SITE_NAMES[: scenario.sites]}
-        for number, root in enumerate(data.values()):
-            scenario.write_site(root, number, IMAGE_SIZE, number)
-        scenario.write_heldout(home / "heldout", IMAGE_SIZE, seed=99)
-        plain = run_configuration(scenario, list(data), IMAGE_SIZE, method=scenario.method, rounds=1, seed=2021)
-        options = {**plain.task_options, "widths": WIDTHS}
-        run = type(plain).model_validate(plain.model_dump() | PATH | {"task_options": options})
-        run_exchange(run, data, home, heldout=home / "heldout")
-        shoot("survey.png", _survey(home, run.task, list(data)).as_uri())
+        run = _play(SCENARIOS["octa_segmentation"], home, PATH, {"widths": WIDTHS})
+        shoot("survey.png", _survey(home, run.task, run.sites).as_uri())
         report = write_pages(home / "aggregator", RunStore(home / "aggregator", run.run), home / "report")
         shoot("report-gain.png", report.as_uri())
+
+
+def take_staging(browser: str, target: Path) -> None:
+    """Play a run on fundus photographs, and write its picture into a folder."""
+    with tempfile.TemporaryDirectory(prefix="dropfed-") as scratch:
+        home, shoot = Path(scratch).resolve(), _shooting(browser, target, Path(scratch))
+        run = _play(replace(SCENARIOS["dr_staging"], images_per_site=IMAGES), home, STAGING)
+        report = write_pages(home / "aggregator", RunStore(home / "aggregator", run.run), home / "report")
+        shoot("report-staging.png", report.as_uri())
+
+
+def _play(
+    scenario: Scenario, home: Path, changes: Mapping[str, object], options: Mapping[str, object] = MappingProxyType({})
+) -> RunConfiguration:
+    """Play a run of a scenario in this process, below ``home``; return it.
+
+    Args:
+        changes: what it asks for besides.
+        options: of its task, likewise.
+    """
+    data = {site: home / "data" / site for site in SITE_NAMES[: scenario.sites]}
+    for number, root in enumerate(data.values()):
+        scenario.write_site(root, number, IMAGE_SIZE, number)
+    scenario.write_heldout(home / "heldout", IMAGE_SIZE, seed=99)
+    plain = run_configuration(scenario, list(data), IMAGE_SIZE, method=scenario.method, rounds=1, seed=2021)
+    values = plain.model_dump() | {**changes, "task_options": {**plain.task_options, **options}}
+    run = RunConfiguration.model_validate(values)
+    run_exchange(run, data, home, heldout=home / "heldout")
+    return run
 
 
 def _survey(home: Path, task: str, sites: list[str]) -> Path:
@@ -130,7 +158,7 @@ def _shooting(browser: str, target: Path, scratch: Path) -> Shoot:
     return lambda name, address: _shoot(browser, address, target / name, SHOTS[name], profile=scratch / "profile")
 
 
-PLAYS = {"demo": take_demo, "path": take_path}
+PLAYS = {"demo": take_demo, "path": take_path, "staging": take_staging}
 
 
 def _picture_dashboard(shoot: Shoot, home: Path, store: RunStore, demo: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shared.interrupts  # noqa: F401  (before all that takes time)
+
+# isort: split
 import click
 
 from shared.commands import Commands

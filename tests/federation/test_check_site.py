@@ -210,6 +210,20 @@ def test_scans_of_several_pictures_are_counted_as_scans(federation: Federation, 
     assert line(found, "rdr_classification: no image lies in two splits")
 
 
+def test_empty_and_grey_masks_are_told(federation: Federation, north: Path, tmp_path: Path) -> None:
+    shutil.copytree(federation.data_of("north"), tmp_path / "octa")
+    federation.change(north / "site.yaml", data={TASK: str(tmp_path / "octa")})
+    assert not [finding for finding in of_images(north) if " mask " in finding.text]
+    empty, grey, *_ = sorted((tmp_path / "octa" / "masks").iterdir())
+    size = Image.open(empty).size
+    Image.new("L", size).save(empty)
+    Image.linear_gradient("L").resize(size).save(grey)
+    found = of_images(north)
+    of_empty, of_grey = line(found, f"{TASK}: 1 mask is empty"), line(found, f"{TASK}: 1 mask has grey values")
+    assert of_empty.grade == of_grey.grade == "warning"
+    assert f", as masks/{empty.name}; " in of_empty.text and f", as masks/{grey.name}: " in of_grey.text
+
+
 @pytest.mark.parametrize("is_table", [False, True])
 def test_labels_that_no_run_has_named_yet_are_no_problem(
     federation: Federation, north: Path, tmp_path: Path, is_table: bool

@@ -28,7 +28,7 @@ from shared.folder.meter import Direction
 from site_client.cli import main
 from site_client.facts import ending_of as ending_at_site
 from site_client.heartbeat import PUBLIC_TROUBLE, last_status
-from site_client.store import has_final
+from site_client.store import has_final, personal_path
 from tests.federation.hospital import Hospital
 from tests.federation.running import POLICY, RUN, TASK, run_configuration, write_data
 from tests.played import work_later
@@ -252,6 +252,17 @@ def test_a_run_that_never_started_holds_up_no_other(hospital: Hospital) -> None:
 
 
 # --- leaving ----------------------------------------------------------------------------------------------------
+
+
+def test_what_stayed_here_of_a_run_that_is_over_goes_once_another_is_agreed_to(hospital: Hospital) -> None:
+    first = agreed(hospital)
+    hospital.send_final(first)
+    hospital.live()
+    stayed = [personal_path(hospital.work, run, 1) for run in (first.run, "octa-9")]
+    for path in stayed:
+        write_file(path, b"head")
+    agreed(hospital, run_configuration(run="octa-2", sites=["north"], quorum=1))
+    assert [path.exists() for path in stayed] == [False, True], "octa-9 has not ended"
 
 
 def test_a_site_that_withdraws_in_mid_training_leaves_at_once_and_for_good(hospital: Hospital) -> None:
