@@ -21,6 +21,7 @@ from shared.errors import TransientError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
+from shared.exchange.records.run import Plugin
 from shared.exchange.signing import canonical, fingerprint, in_groups
 from shared.moments import moment_text
 from tests.played import RUN, Played
@@ -64,6 +65,18 @@ def test_it_tells_first_what_each_run_came_to(tmp_path: Path) -> None:
     abort = Abort(run=RUN, reason="too few said yes")
     aborted.send("abort", 0, {names.ABORT: canonical(abort.model_dump())}, "consent")
     assert "<strong>aborted: too few said yes</strong>" in page_of(aborted.drop, tmp_path / "page.html")[1]
+
+
+def test_a_run_with_a_plugin_is_told_with_its_files_and_what_they_need(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(plugins=[Plugin(name="grown", version="1.2", sha256="ab" * 32, requires={"monai": "1.5"})])
+    run.round(1, trains=True)
+    told = f"grown 1.2, {'ab' * 32} (beside monai 1.5)"
+    _, page = page_of(run.drop, tmp_path / "page.html")
+    assert f"<dt>Needs the plug-in</dt><dd>{told}</dd>" in page
+    shown = CliRunner().invoke(main, ["show", "1", str(run.drop)])
+    assert shown.output.startswith(f"run {RUN}, round 1\nneeds the plug-in {told}\n\n")
+    assert json.loads(CliRunner().invoke(main, ["show", "1", str(run.drop), "--json"]).stdout)["plugins"] == [told]
 
 
 def test_it_loads_nothing(played: Played, tmp_path: Path) -> None:
