@@ -4,7 +4,7 @@
 PYTHON = python3
 BIN = .venv/bin
 READY = .venv/ready
-CODE = aggregator site_client shared studies dropfed deploy
+CODE = aggregator site_client shared studies dropfed deploy benchmarks
 MINUTES = 60
 # Tests kill processes, never the machine: what the kernel was given is kept, and no test need wait for the disk.
 # They run beside each other, each with one thread: threads that wait for each other burn what others need.

@@ -386,10 +386,7 @@ def _remarks(
         what = "training begins with" if run.rounds else "sites score"
         yield Finding("note", f"start: {what} the model of {run.start.name}, SHA-256 {run.start.sha256}")
         yield from _about_pairs(work, run)
-    if run.trainer is not None:
-        who = ", ".join(run.trainer.sites or run.sites)
-        again = "after a crash its bytes may differ, and `replay` computes all but the training"
-        yield Finding("note", f"trainer: {who} by the program {run.trainer.name} that is installed there; {again}")
+    yield from _about_code(run)
     yield _about_tolerance(learning, untrained)
     if learning.method.about_batch_norm and not batch_norms(learning.model):
         rest = "all that learns but the head" if learning.division.personal else "all that learns"
@@ -445,6 +442,17 @@ def _about_batch_norm(learning: Learning) -> Iterator[Finding]:
     if learning.run.rounds and size > 1 and batch_norms(learning.model):
         divided = f"at a site that sets micro_batch by its parts of a batch, whose size {names.METRICS} tells"
         yield Finding("note", f"BatchNorm: normalises by batches of {pluralize(size, 'image')}; {divided}")
+
+
+def _about_code(run: RunConfiguration) -> Iterator[Finding]:
+    """Say whose code works in a run beside dropfed's own."""
+    for plugin in run.plugins:
+        needs = "each site needs these very files, and a policy that allows them"
+        yield Finding("note", f"plug-in: {plugin.in_full}; {needs}")
+    if run.trainer is not None:
+        who = ", ".join(run.trainer.sites or run.sites)
+        again = "after a crash its bytes may differ, and `replay` computes all but the training"
+        yield Finding("note", f"trainer: {who} by the program {run.trainer.name} that is installed there; {again}")
 
 
 def _about_learning_rate(run: RunConfiguration) -> Iterator[Finding]:
@@ -681,9 +689,11 @@ def _held_out(work: Path, configuration: AggregatorConfiguration, task: Task, op
 
 
 def _by_default(written: RunConfiguration, run: RunConfiguration) -> Iterator[str]:
-    """What counts in a run and was not written: a block of which nothing was by its name, others with their value."""
+    """What counts in a run and was not written: a block of which nothing was by its name, others with their value.
+    Plug-ins are told by themselves.
+    """
     said = written.model_dump(mode="json", exclude_unset=True)
-    for key, value in run.model_dump(mode="json").items():
+    for key, value in run.model_dump(mode="json", exclude={"plugins"}).items():
         inner = value if isinstance(value, dict) else {}
         if key in said:
             unsaid = {f"{key}.{name}": each for name, each in inner.items() if name not in said[key]}

@@ -45,6 +45,7 @@ from benchmarks.exchange_federation import Home
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.records.run import BelowLast, RoundConfiguration
+from shared.exchange.records.tensors import TensorList
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Message
@@ -52,6 +53,7 @@ from shared.folder.durable import link_file
 from shared.learning.answers import limit_below
 from shared.learning.combine import Answers, Combined
 from shared.learning.data.sets import Members
+from shared.learning.methods.contract import Method
 from shared.learning.tasks.contract import Collection, Dataset
 from shared.learning.tasks.octa_segmentation.task import OctaSegmentation
 from shared.learning.tasks.terms import Options
@@ -179,10 +181,10 @@ def images() -> Dataset:
     return Dataset(range(10), range(10), range(10), ("any",))
 
 
-def half_of(*arguments: Any, answers: Answers, **settings: Any) -> Combined:
+def half_of(method: Method, tensors: Mapping[str, TensorList], *, answers: Answers, **settings: Any) -> Combined:
     """Half the mean: as in training, no round's model is that of the round before."""
     halves = {site: weight / 2 for site, weight in answers.weights.items()}
-    return Combined(*arguments, answers=replace(answers, weights=halves), **settings)
+    return Combined(method, tensors, answers=replace(answers, weights=halves), **settings)
 
 
 def aggregate(home: Home, rounds: int, *, rests: bool) -> None:

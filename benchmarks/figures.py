@@ -104,6 +104,20 @@ FIGURES = (
             "tests/federation/test_monai_plugin.py",
         ),
     ),
+    Figure(
+        "monai-tests",
+        "benchmarks.long_tests monai",
+        (
+            "shared/learning/plugins.py",
+            "shared/learning/models/encoders.py",
+            "shared/learning/shapes.py",
+            "aggregator/monai_bundle.py",
+            "configs/monai_networks",
+            "tests/federation/test_monai_plugin.py",
+            "tests/learning/test_shapes.py",
+            "tests/test_export_forms.py",
+        ),
+    ),
     Figure("model-check", "tests.model_check", _DECISIONS),
     Figure("model-check-replay", "tests.model_check.replay --walks 1000", (*_DAEMONS, "tests/model_check")),
     Figure(

@@ -1,14 +1,17 @@
-"""How the tests that take over a minute each end: ``make test-long``, recorded.
+"""How the tests end that `make test` leaves out or skips, recorded.
 
-    .venv/bin/python -m benchmarks.long_tests
+    .venv/bin/python -m benchmarks.long_tests          those that take over a minute each: ``make test-long``
+    .venv/bin/python -m benchmarks.long_tests monai    those that need MONAI (``.venv/bin/pip install --no-deps monai``)
 
-One of them needs MONAI (``.venv/bin/pip install --no-deps monai``) and is recorded as skipped where that is missing.
-Writes benchmarks/results/long-tests.json. Fails, and writes nothing, where a test fails.
+Writes benchmarks/results/long-tests.json or monai-tests.json. Fails, and writes nothing, where a test fails. One test
+is of both kinds; where MONAI is missing, the first records it as skipped.
 """
 
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser
+from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
@@ -29,13 +32,23 @@ class _Outcomes:
 
 def main() -> None:
     """Play them, and record how they ended."""
+    options = ArgumentParser(prog="python -m benchmarks.long_tests")
+    options.add_argument("mark", nargs="?", choices=("long", "monai"), default="long", help="which (default: long)")
+    mark: str = options.parse_args().mark
     outcomes = _Outcomes()
-    if failed := pytest.main(["-m", "long", "-q"], plugins=[outcomes]):
+    with_monai: dict[str, object] = {}
+    if mark == "monai":
+        try:
+            with_monai = {"monai": version("monai")}
+        except PackageNotFoundError:
+            sys.exit("MONAI is not installed: run `.venv/bin/pip install --no-deps monai`")
+    if failed := pytest.main(["-m", mark, "-q"], plugins=[outcomes]):
         sys.exit(failed)
     # Imported now: it asks git, and processes that tests fork import this module, wherever they work.
     from benchmarks.record import record  # noqa: PLC0415
 
-    record("long-tests", ".venv/bin/python -m benchmarks.long_tests", {"tests": outcomes.tests})
+    command = f".venv/bin/python -m benchmarks.long_tests{' monai' if with_monai else ''}"
+    record(f"{mark}-tests", command, {**with_monai, "tests": outcomes.tests})
 
 
 if __name__ == "__main__":

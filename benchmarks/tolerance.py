@@ -286,8 +286,8 @@ def tolerances(names: Sequence[str]) -> dict[str, tuple[str, Callable[[float, fl
     for below in BELOW_LAST:
         found[f"below_last: {below}"] = (
             main,
-            lambda last, _, below=below: limit_below(last, BelowLast(below_last=below)),
-        )  # type: ignore[misc]
+            lambda last, _, below=below: limit_below(last, BelowLast(below_last=below)),  # type: ignore[misc]
+        )
     for level in ABSOLUTE:
         found[f"{level}"] = main, lambda _last, _, level=level: level  # type: ignore[misc]
     for name in names:

@@ -95,7 +95,7 @@ def figures_of(form: Wire, run: RunConfiguration, tensors: TensorList, home: Pat
     }
 
 
-def _quickest(work: Callable[[], None]) -> float:
+def _quickest(work: Callable[[], object]) -> float:
     """Seconds of the quickest try."""
     taken = []
     for _ in range(TRIES):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -246,11 +246,7 @@ def _reliability(run: RunConfiguration, required: Requirements | str) -> list[st
 
 def _plugins(run: RunConfiguration) -> list[str]:
     """Return which code of others a run needs here."""
-    lines = [
-        f"needs the plug-in:  {each.name} {each.version}, {each.sha256}"
-        f"{f' (beside {_listed(each.requires)})' if each.requires else ''}"
-        for each in run.plugins
-    ]
+    lines = [f"needs the plug-in:  {each.in_full}" for each in run.plugins]
     if run.scores:
         told = ", ".join(f"{name} ({_bounds(told)})" for name, told in run.scores.items())
         lines.append(f"its own scores:     {told}")
@@ -274,10 +270,6 @@ def _bounds(told: Range) -> str:
     """Return between what a score lies."""
     ends = [f"{word} {end:g}" for word, end in (("from", told.lowest), ("to", told.highest)) if end is not None]
     return " ".join(ends) or "any number"
-
-
-def _listed(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _origins(run: RunConfiguration) -> list[str]:

@@ -34,12 +34,13 @@ from shared.exchange.weights import check_tensors
 from shared.folder.durable import link_file
 from shared.learning.apart import IsTime, names_of
 from shared.learning.data.sets import Members
+from shared.learning.plugins import require_agreement
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks.contract import Dataset
 from shared.learning.tasks.terms import EXTERNAL
 from shared.plurals import pluralize
 from site_client import store
-from site_client.apart import answered
+from site_client.apart import ALLOWED_IN, answered
 from site_client.commitment import committed, release
 from site_client.configuration import SiteConfiguration
 from site_client.disclosure import Counts, split_counts
@@ -119,8 +120,10 @@ class RoundWork:
 
         Raises:
             RejectedError, ActionRequiredError: the offer does not hold.
+            ConfigurationError: the plug-ins that are here now are not the run's.
         """
         configuration, sharing = store.offer(self._ledger, run)
+        require_agreement(configuration.plugins, self._configuration.policy.plugins, ALLOWED_IN)
         return trainer_at(self._work, self._configuration, configuration, sharing)
 
     def sign(

@@ -40,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs MONAI, before its fixtures are made."""
+    if item.get_closest_marker("monai"):
+        pytest.importorskip("monai", reason="MONAI is not installed: `pip install --no-deps monai`")
+
+
 def pytest_collection_finish() -> None:
     """Leave what lives to the end, torch above all, out of all later collections: each took a quarter of a second."""
     gc.collect()

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs the WebDAV servers and the browser that the tests run, what reads systemd's units, and what spares the tests
-# waiting for the disk, and what shuts a hospital's own program in, from Debian's packages.
+# Installs the WebDAV servers and the browser that the tests run, what reads systemd's units, what spares the tests
+# waiting for the disk, what shuts a hospital's own program in, and what compiles one in C, from Debian's packages.
 # The servers stay stopped: tests start their own.
 # Exit 0 if all are there in the end; otherwise 1, and tests that need a missing one skip and say so.
 set -uo pipefail
@@ -16,6 +16,7 @@ groups=(
     "chromium chromium-driver"
     "libeatmydata1"
     "bubblewrap"
+    "gcc libc6-dev"
 )
 update_limit_s=180
 install_limit_s=300  # for all of them

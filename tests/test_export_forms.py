@@ -210,10 +210,12 @@ def test_without_the_packages_a_sentence_says_what_to_install(
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.monai
 def test_monai_opens_the_bundle_and_its_network_answers_alike(exported: Path) -> None:
-    monai = pytest.importorskip("monai.bundle", reason="MONAI is not installed: `pip install --no-deps monai`")
+    from monai import bundle
+
     kept, root = open_model(exported), exported / "monai"
-    parser = monai.ConfigParser()
+    parser = bundle.ConfigParser()
     parser.read_config(root / "configs" / "inference.json")
     parser.read_meta(root / "configs" / "metadata.json")
     parser["bundle_root"] = str(root)
@@ -223,7 +225,7 @@ def test_monai_opens_the_bundle_and_its_network_answers_alike(exported: Path) ->
         assert torch.equal(inferer(inputs, network), kept.model(inputs))
     described = {"meta_file": root / "configs" / "metadata.json", "config_file": root / "configs" / "inference.json"}
     paths = {name: str(path) for name, path in described.items()}
-    monai.verify_net_in_out(net_id="network", device="cpu", bundle_root=str(root), any=32, **paths)
+    bundle.verify_net_in_out(net_id="network", device="cpu", bundle_root=str(root), any=32, **paths)
 
 
 def test_a_bundle_holds_no_code_and_names_what_it_needs(exported: Path) -> None:
@@ -235,10 +237,12 @@ def test_a_bundle_holds_no_code_and_names_what_it_needs(exported: Path) -> None:
     assert metadata["network_data_format"]["outputs"]["pred"]["channel_def"] == {"0": "background", "1": "vessel"}
 
 
+@pytest.mark.monai
 def test_a_bundle_with_other_weights_is_refused_where_it_is_opened(exported: Path, tmp_path: Path) -> None:
-    monai = pytest.importorskip("monai.bundle", reason="MONAI is not installed: `pip install --no-deps monai`")
+    from monai import bundle
+
     write_export(tmp_path, **REFERABLE)
-    parser = monai.ConfigParser()
+    parser = bundle.ConfigParser()
     parser.read_config(exported / "monai" / "configs" / "inference.json")
     (tmp_path / "models").mkdir()
     (tmp_path / names.FINAL_MODEL).rename(tmp_path / "models" / names.FINAL_MODEL)

@@ -222,6 +222,7 @@ def _summary(settings: RunConfiguration | None) -> Document | None:
         "keep": settings.keep,
         "start": settings.start.model_dump() if settings.start else None,
         "privacy": privacy.model_dump() if privacy else None,
+        "plugins": [plugin.in_full for plugin in settings.plugins],
         "trainer": {"name": trainer.name, "sites": trainer.sites or settings.sites} if trainer else None,
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 from shared.audit.contents import form_of
 from shared.audit.reading import NOT_OPENED, Reading
 from shared.audit.sent import files_of
-from shared.audit.sites import rounds_of
+from shared.audit.sites import rounds_of, settings_of
 from shared.audit.timeline import verdict_text
 from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import escape
@@ -37,12 +37,16 @@ def show(readings: Mapping[str, Reading], run: str, round_no: int) -> Document:
         for site, reading in readings.items()
         if (of_site := _of_site(reading, run, round_no))["asked"] or of_site["settled"]
     }
-    return {"run": run, "round": round_no, "sites": sites}
+    settings = settings_of(readings, run)
+    plugins = [plugin.in_full for plugin in settings.plugins] if settings else []
+    return {"run": run, "round": round_no, "plugins": plugins, "sites": sites}
 
 
 def lines(document: Document) -> Iterator[str]:
     """For people."""
     yield f"run {document['run']}, round {document['round']}"
+    for plugin in document["plugins"]:
+        yield f"needs the plug-in {plugin}"
     for site, found in document["sites"].items():
         yield ""
         yield escape(f"{site}")

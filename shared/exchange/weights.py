@@ -181,7 +181,7 @@ def rewrite_tensors(source: Path, target: Path, tensors: TensorList, shown_as: s
         What a manifest says of the plain file.
 
     Raises:
-        RejectedError: it does not hold exactly these tensors, as float32.
+        RejectedError: it does not hold exactly these tensors, as float32, or a number that nobody honest has.
     """
     try:
         with source.open("rb") as file:
@@ -193,6 +193,7 @@ def rewrite_tensors(source: Path, target: Path, tensors: TensorList, shown_as: s
     def read(name: str) -> Array:
         shape = found[name].shape
         numbers = np.fromfile(source, np.dtype("<f4"), count_of(shape), offset=found[name].start)
+        require_bounded(numbers, name, shown_as)
         return numbers.astype(np.float32, copy=False).reshape(shape)
 
     return write_tensors(target, tensors, read)

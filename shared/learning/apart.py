@@ -35,7 +35,7 @@ from shared.escaping import escape
 from shared.exchange.records.run import DistributionName, Plugin
 from shared.exchange.records.values import Digest, Record
 from shared.folder.durable import write_file
-from shared.learning.plugins import disagreements
+from shared.learning.plugins import require_agreement
 from shared.learning.standby import standing_by
 
 QUESTION, ANSWER, OBSTACLE, OUTPUT = "question.json", "answer.json", "obstacle.json", "output.txt"
@@ -185,8 +185,7 @@ def answered(
     """
     if not plugins:
         return question.answer(lambda percent: None)
-    if problems := disagreements(plugins, bounds.allowed, bounds.allowed_in):  # as the child finds, but at once
-        raise ConfigurationError(problems)
+    require_agreement(plugins, bounds.allowed, bounds.allowed_in)  # as the child finds, but at once
     with tempfile.TemporaryDirectory(prefix="dropfed-") as scratch:
         folder = Path(scratch)
         whose = names_of(plugins) + (f", {question.step}" if question.step else "")

@@ -226,15 +226,20 @@ def disagreements(asked: Iterable[Plugin], allowed: Mapping[str, str], where: st
     return problems
 
 
-def permit(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> None:
-    """Let this process import wheels that are installed, allowed and asked for as one; arguments as above.
+def require_agreement(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> None:
+    """Demand that wheels are installed, allowed and asked for as one; arguments as above.
 
     Raises:
         ConfigurationError: they are not.
     """
-    wanted = list(asked)
-    if problems := disagreements(wanted, allowed, where):
+    if problems := disagreements(asked, allowed, where):
         raise ConfigurationError(problems)
+
+
+def permit(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> None:
+    """Let this process import wheels; arguments and errors as above."""
+    wanted = list(asked)
+    require_agreement(wanted, allowed, where)
     _permitted.update(plugin.name for plugin in wanted)
 
 

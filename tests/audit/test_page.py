@@ -23,6 +23,7 @@ from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
 from shared.exchange.records.messages import Head
+from shared.exchange.records.run import Plugin
 from shared.exchange.records.surveys import Answer, Survey
 from shared.exchange.signing import SigningKey, canonical, digest_of, fingerprint, in_groups
 from shared.folder.durable import write_file
@@ -109,6 +110,18 @@ def answer_a_survey(run: Played) -> None:
     for path, content in ((names.survey_path(1), asked), (names.sheet_path(1), answered)):
         (run.drop / path).parent.mkdir()
         write_file(run.drop / path, content)
+
+
+def test_a_run_with_a_plugin_is_told_with_its_files_and_what_they_need(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(plugins=[Plugin(name="grown", version="1.2", sha256="ab" * 32, requires={"monai": "1.5"})])
+    run.round(1, trains=True)
+    told = f"grown 1.2, {'ab' * 32} (beside monai 1.5)"
+    _, page = page_of(run.drop, tmp_path / "page.html")
+    assert f"<dt>Needs the plug-in</dt><dd>{told}</dd>" in page
+    shown = CliRunner().invoke(main, ["show", "1", str(run.drop)])
+    assert shown.output.startswith(f"run {RUN}, round 1\nneeds the plug-in {told}\n\n")
+    assert json.loads(CliRunner().invoke(main, ["show", "1", str(run.drop), "--json"]).stdout)["plugins"] == [told]
 
 
 def test_it_loads_nothing(played: Played, tmp_path: Path) -> None:

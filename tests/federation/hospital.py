@@ -102,9 +102,10 @@ class Hospital:
 
     Args:
         data: the hospital's images for the task.
+        task: a plug-in's may stand in for ours, if its network is the same.
     """
 
-    def __init__(self, home: Path, data: Path) -> None:
+    def __init__(self, home: Path, data: Path, *, task: str = TASK) -> None:
         self.home, self.work, self.data = home, home / "north", data
         self.drop = home / "drop"
         self.drop.mkdir(parents=True)
@@ -113,7 +114,7 @@ class Hospital:
         aggregator = home / "aggregator"
         initialise(aggregator, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
         invite = read_invite_file(aggregator / "invites" / "north.json")
-        join(self.work, invite, data={TASK: str(data)}, url=None, password=None)
+        join(self.work, invite, data={task: str(data)}, url=None, password=None)
         self.set_policy(POLICY)
         place(self.work, no_secret(7, "north"))
         self.live()

@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from io import StringIO
@@ -47,16 +47,20 @@ class FederationInProcess(Setting):
     def __exit__(self, *_: object) -> None:
         self.server.stop()
 
-    def run_to_the_end(self, before_stop: Callable[[], None] = lambda: None) -> None:
+    def run_to_the_end(
+        self, before_stop: Callable[[], None] = lambda: None, *, sites: Sequence[str] | None = None
+    ) -> None:
         """Start every daemon, wait until each site has the final model, and stop them.
 
         Args:
             before_stop: called in between.
+            sites: those whose daemons are in this process, and which the run ends with; None: all.
 
         Raises:
             AssertionError: that takes too long, or a daemon does not stop.
             BaseException: what ended a daemon.
         """
+        sites = self.run.sites if sites is None else sites
         stop_aggregator, stop_sites = threading.Event(), threading.Event()
         with ExitStack() as block:
             block.enter_context(_one_generator())
@@ -64,19 +68,22 @@ class FederationInProcess(Setting):
                 daemon = prepare_daemon(self.aggregator, self.aggregator / "RUN.yaml", stop_aggregator)
             block.enter_context(self._divided_log())
             aggregator = self._thread("aggregator", daemon.run)
-            sites = [
-                self._thread(f"{SITE_THREAD}{site}", lambda site=site: self._run_site(site, stop_sites))  # type: ignore[misc]
-                for site in self.run.sites
+            threads = [
+                aggregator,
+                *(
+                    self._thread(f"{SITE_THREAD}{site}", lambda site=site: self._run_site(site, stop_sites))  # type: ignore[misc]
+                    for site in sites
+                ),
             ]
             try:
-                self.wait_until(lambda: not aggregator.is_alive() and all(map(self.has_final, self.run.sites)))
+                self.wait_until(lambda: not aggregator.is_alive() and all(map(self.has_final, sites)))
                 before_stop()
             finally:
                 stop_aggregator.set()
                 stop_sites.set()
-                for thread in (aggregator, *sites):
+                for thread in threads:
                     thread.join(WAIT_S)
-            assert not any(thread.is_alive() for thread in (aggregator, *sites)), "a daemon does not stop"
+            assert not any(thread.is_alive() for thread in threads), "a daemon does not stop"
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait; a daemon that fails ends the wait."""

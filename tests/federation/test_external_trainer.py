@@ -386,6 +386,11 @@ FAULTS = {
     ),
     "writes other tensors": (f"{TABLE}cp names /output/trained.safetensors", r"does not hold the run's tensors"),
     "writes doubles": (f"{TABLE}cp doubles /output/trained.safetensors", r"bias is F64\[3\], not F32\[3\]"),
+    "writes no numbers": (
+        f"{TABLE}cp nan /output/trained.safetensors",
+        r"trained\.safetensors: bias holds a value that is not finite",
+    ),
+    "writes too great numbers": (f"{TABLE}cp great /output/trained.safetensors", r"bias holds 1e\+09, and no number"),
     "lies about lengths": (f"{TABLE}cp short /output/trained.safetensors", r"the bytes of weight are not in it"),
     "writes a large table": (
         f"{SAME}{BIG} > /output/metrics.csv",
@@ -421,6 +426,8 @@ def test_a_program_that_misbehaves_is_named_and_nothing_leaves(hospital: AtWork,
     save_file(good | {"weight": np.zeros((64, 3), np.float32)}, home / "shapes")
     save_file(good | {"more": np.zeros(3, np.float32)}, home / "names")
     save_file(good | {"bias": np.zeros(3, np.float64)}, home / "doubles")
+    save_file(good | {"bias": np.full(3, np.nan, np.float32)}, home / "nan")
+    save_file(good | {"bias": np.full(3, 1e9, np.float32)}, home / "great")
     save_file(good, home / "short")
     (home / "short").write_bytes((home / "short").read_bytes()[:-4])
     (home / "train.sh").write_text(f"set -e\n{script}\n")

@@ -32,7 +32,6 @@ WHEEL = "dropfed-monai"
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The wheel, installed for this process and those that it starts; nothing of it is permitted yet."""
-    pytest.importorskip("monai", reason="MONAI is not installed: `pip install --no-deps monai`")
     home = tmp_path_factory.mktemp("monai")
     project, place = shutil.copytree(PROJECT, home / "project"), home / "installed"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
@@ -59,6 +58,7 @@ def _draw_labelled(root: Path, seed: int) -> None:
 ENCODER = {"encoder": "monai_densenet121", "weights": "random", "image_size": 32}
 
 
+@pytest.mark.monai
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_densenet121_trains_in_a_federation(installed: None, tmp_path: Path) -> None:
@@ -89,6 +89,7 @@ def test_densenet121_trains_in_a_federation(installed: None, tmp_path: Path) -> 
     assert not verify(LocalFolder(folder)).findings
 
 
+@pytest.mark.monai
 def test_basic_unet_trains_in_a_simulated_federation(installed: None, tmp_path: Path) -> None:
     sites = {"north": tmp_path / "north", "south": tmp_path / "south"}
     for seed, folder in enumerate(sites.values()):

@@ -203,6 +203,12 @@ class Plugin(Record):
         """What is one at both ends, and while a run lasts. What it requires, dropfed itself too, is told alone."""
         return self.name, self.version, self.sha256
 
+    @property
+    def in_full(self) -> str:
+        """As it is told to whoever decides about it, or checks what became of it."""
+        beside = ", ".join(f"{name} {version}" for name, version in self.requires.items())
+        return f"{self.name} {self.version}, {self.sha256}{f' (beside {beside})' if beside else ''}"
+
 
 class Range(Record):
     """Between what a score lies; None: it is not bounded there."""
