@@ -53,6 +53,7 @@ from shared.learning.measures import task_of
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Groups, Method
 from shared.learning.model_files import load_tensors, round_tensors
+from shared.learning.models.options import published_weights
 from shared.learning.new_runs import as_of_now
 from shared.learning.plugins import required_by, wheel_behind
 from shared.learning.requirements import Requirements, requirements
@@ -360,10 +361,7 @@ def _remarks(
         counts = target_counts(learning.task, images.samples, len(images.classes))
         told = f"{pluralize(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"
         yield Finding("note", f"held-out set: {told}")
-    if run.start is not None:
-        what = "training begins with" if run.rounds else "sites score"
-        yield Finding("note", f"start: {what} the model of {run.start.name}, SHA-256 {run.start.sha256}")
-        yield from _about_pairs(work, run)
+    yield from _about_beginning(work, run, learning.division)
     if run.trainer is not None:
         who = ", ".join(run.trainer.sites or run.sites)
         again = "after a crash its bytes may differ, and `replay` computes all but the training"
@@ -403,6 +401,20 @@ def _remarks(
         f"weights: each round sends {size_text(down)} to a site and {size_text(up)} back{form}, the whole run "
         f"{in_all}; {_kept(run)}",
     )
+
+
+def _about_beginning(work: Path, run: RunConfiguration, division: Sharing) -> Iterator[Finding]:
+    """Say with which model training begins, and which file each site must have for that."""
+    if run.start is not None:
+        what = "training begins with" if run.rounds else "sites score"
+        yield Finding("note", f"start: {what} the model of {run.start.name}, SHA-256 {run.start.sha256}")
+        yield from _about_pairs(work, run)
+    if division.from_file:
+        weights = published_weights(run.task_options)
+        which = f"{weights.file}, SHA-256 {weights.sha256}, from {weights.source}"
+        yield Finding(
+            "note", f"weights: each site needs {which}, in its WORK/{PUBLISHED_WEIGHTS}; nothing of it is sent"
+        )
 
 
 def _about_pairs(work: Path, run: RunConfiguration) -> Iterator[Finding]:

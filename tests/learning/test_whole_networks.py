@@ -191,9 +191,10 @@ def test_a_file_with_other_contents(named, content, name, sentence):
 
 def test_a_file_that_is_another_or_nowhere(named, tmp_path):
     weights = named(published())
-    with pytest.raises(
-        ConfigurationError, match=r"base\.safetensors is not in .*; get it from https://example\.org/base"
-    ):
+    asked = (
+        rf"base\.safetensors, whose SHA-256 is {weights.sha256}, is not in .*; get it from https://example\.org/base"
+    )
+    with pytest.raises(ConfigurationError, match=asked):
         load_weights(seeded(VIT), VIT, weights, [tmp_path / "nothing"])
     (tmp_path / weights.file).write_bytes(b"another")
     with pytest.raises(ConfigurationError, match=r"is another file than the run names, its SHA-256 is [0-9a-f]{64}"):
