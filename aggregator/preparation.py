@@ -53,7 +53,10 @@ from shared.learning.measures import task_of
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Groups, Method
 from shared.learning.model_files import load_tensors, round_tensors
+from shared.learning.models import ENCODERS
+from shared.learning.models.encoders import base_weights
 from shared.learning.models.options import published_weights
+from shared.learning.models.whole_networks import published_side
 from shared.learning.new_runs import as_of_now
 from shared.learning.plugins import required_by, wheel_behind
 from shared.learning.requirements import Requirements, requirements
@@ -362,6 +365,7 @@ def _remarks(
         told = f"{pluralize(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"
         yield Finding("note", f"held-out set: {told}")
     yield from _about_beginning(work, run, learning.division)
+    yield from _about_size(learning.task.options(run.task_options))
     if run.trainer is not None:
         who = ", ".join(run.trainer.sites or run.sites)
         again = "after a crash its bytes may differ, and `replay` computes all but the training"
@@ -415,6 +419,17 @@ def _about_beginning(work: Path, run: RunConfiguration, division: Sharing) -> It
         yield Finding(
             "note", f"weights: each site needs {which}, in its WORK/{PUBLISHED_WEIGHTS}; nothing of it is sent"
         )
+
+
+def _about_size(options: Options) -> Iterator[Finding]:
+    """Say where images have another size than those that published weights come from."""
+    encoder, side = getattr(options, "encoder", None), getattr(options, "image_size", None)
+    if encoder is None or encoder in ENCODERS or base_weights(options) is None:
+        return
+    published = published_side(encoder)
+    if published not in (None, side):
+        text = f"image_size: {encoder} was published for {published} × {published} pixels, and the run has {side}"
+        yield Finding("note", f"{text}; its weights may do better at their own size")
 
 
 def _about_pairs(work: Path, run: RunConfiguration) -> Iterator[Finding]:

@@ -165,6 +165,10 @@ def test_validate_says_that_each_site_needs_the_file(federation: FederationInPro
         f"weights: each site needs {FILE}, SHA-256 {weights.sha256}, from {SOURCE}, in its WORK/weights; "
         "nothing of it is sent"
     ) in told
+    assert (
+        f"image_size: {VIT} was published for 160 × 160 pixels, and the run has 32; "
+        "its weights may do better at their own size"
+    ) in told
 
 
 def test_a_run_goes_on_from_one_with_the_same_weights_alone(federation: FederationInProcess, tmp_path: Path) -> None:
