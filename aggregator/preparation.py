@@ -53,6 +53,10 @@ from shared.learning.measures import task_of
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Groups, Method
 from shared.learning.model_files import load_tensors, round_tensors
+from shared.learning.models import ENCODERS
+from shared.learning.models.encoders import base_weights
+from shared.learning.models.options import published_weights
+from shared.learning.models.whole_networks import published_side
 from shared.learning.new_runs import as_of_now
 from shared.learning.plugins import required_by, wheel_behind
 from shared.learning.requirements import Requirements, requirements
@@ -382,10 +386,8 @@ def _remarks(
         counts = target_counts(learning.task, images.samples, len(images.classes))
         told = f"{pluralize(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"
         yield Finding("note", f"held-out set: {told}")
-    if run.start is not None:
-        what = "training begins with" if run.rounds else "sites score"
-        yield Finding("note", f"start: {what} the model of {run.start.name}, SHA-256 {run.start.sha256}")
-        yield from _about_pairs(work, run)
+    yield from _about_beginning(work, run, learning.division)
+    yield from _about_size(learning.task.options(run.task_options))
     yield from _about_code(run)
     yield _about_tolerance(learning, untrained)
     if learning.method.about_batch_norm and not batch_norms(learning.model):
@@ -423,6 +425,31 @@ def _remarks(
         f"weights: each round sends {size_text(down)} to a site and {size_text(up)} back{form}, the whole run "
         f"{in_all}; {_kept(run)}",
     )
+
+
+def _about_beginning(work: Path, run: RunConfiguration, division: Sharing) -> Iterator[Finding]:
+    """Say with which model training begins, and which file each site must have for that."""
+    if run.start is not None:
+        what = "training begins with" if run.rounds else "sites score"
+        yield Finding("note", f"start: {what} the model of {run.start.name}, SHA-256 {run.start.sha256}")
+        yield from _about_pairs(work, run)
+    if division.from_file:
+        weights = published_weights(run.task_options)
+        which = f"{weights.file}, SHA-256 {weights.sha256}, from {weights.source}"
+        yield Finding(
+            "note", f"weights: each site needs {which}, in its WORK/{PUBLISHED_WEIGHTS}; nothing of it is sent"
+        )
+
+
+def _about_size(options: Options) -> Iterator[Finding]:
+    """Say where images have another size than those that published weights come from."""
+    encoder, side = getattr(options, "encoder", None), getattr(options, "image_size", None)
+    if encoder is None or encoder in ENCODERS or base_weights(options) is None:
+        return
+    published = published_side(encoder)
+    if published not in (None, side):
+        text = f"image_size: {encoder} was published for {published} × {published} pixels, and the run has {side}"
+        yield Finding("note", f"{text}; its weights may do better at their own size")
 
 
 def _about_pairs(work: Path, run: RunConfiguration) -> Iterator[Finding]:

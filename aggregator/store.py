@@ -52,6 +52,7 @@ from shared.exchange.records.values import Count, Record, ShareText, decimal_tex
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import canonical
 from shared.exchange.trust import open_record
+from shared.exchange.weights import TensorFile, write_tensors
 from shared.folder.durable import sync_folder, write_file
 from shared.learning.run_files import RunFiles, Scored
 from shared.trouble import held_against
@@ -172,7 +173,13 @@ class RunStore(RunFiles):
         files: dict[str, bytes | Path] = {
             name: (self.home / name).read_bytes() for name in (names.RUN_CONFIGURATION, names.TENSORS)
         }
-        return files | ({names.START: self.start} if self.start.exists() else {})
+        sharing = self.sharing()
+        if not sharing.from_file:
+            return files | ({names.START: self.start} if self.start.exists() else {})
+        path, offered = self.home / "offered-start.safetensors", sharing.offered
+        if offered.tensors and not path.exists():
+            write_tensors(path, offered, TensorFile(self.start).tensor)
+        return files | ({names.START: path} if offered.tensors else {})
 
     # --- rounds --------------------------------------------------------------------------------------------
 

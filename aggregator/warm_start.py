@@ -6,6 +6,7 @@ what a run of this work directory has chosen, or in ``WORK/weights/NAME``, where
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
@@ -17,7 +18,7 @@ from shared.exchange import names
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import RunConfiguration, Start
 from shared.exchange.records.tensors import Sharing, TensorList
-from shared.exchange.weights import check_tensors
+from shared.exchange.weights import TensorFile, check_tensors
 from shared.folder.durable import hash_file
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors
@@ -50,7 +51,7 @@ def start_of(work: Path, run: RunConfiguration, name: str) -> Start:
     division, (model_file, start_file) = sharing(task, method, model), _files(work, name)
     once = hash_file(start_file)[1] if division.start and start_file.exists() else None
     start = Start(name=name, sha256=hash_file(model_file)[1], start_sha256=once)
-    load_start(model, division, start, work)
+    load_start(model, division.model_copy(update={"from_file": []}), start, work)  # no published weights are in it yet
     return start
 
 
@@ -66,7 +67,7 @@ def load_start(model: nn.Module, division: Sharing, start: Start, work: Path) ->
     model_file, start_file = _files(work, start.name)
     _load(model, division.shared, model_file, "sha256", start.sha256)
     if division.start:
-        _load(model, division.beginning, start_file, "start_sha256", start.start_sha256)
+        _load(model, division.beginning, start_file, "start_sha256", start.start_sha256, same=division.from_file)
     elif start.start_sha256 is not None:
         raise ConfigurationError(["start: start_sha256: nothing of this run comes but once; leave it out"])
 
@@ -84,7 +85,10 @@ def _files(work: Path, name: str) -> tuple[Path, Path]:
     )
 
 
-def _load(model: nn.Module, listed: TensorList, file: Path, key: str, sha256: str | None) -> None:
+def _load(
+    model: nn.Module, listed: TensorList, file: Path, key: str, sha256: str | None, *, same: Sequence[str] = ()
+) -> None:
+    """Put a file into a model; ``same``: the tensors that must be there already, just as in the file."""
     if not file.exists():
         raise ConfigurationError([f"start: {file} is missing, and this run needs what comes but once; export it anew"])
     if (found := hash_file(file)[1]) != sha256:
@@ -95,4 +99,8 @@ def _load(model: nn.Module, listed: TensorList, file: Path, key: str, sha256: st
     except RejectedError as error:
         why = "a run begins with a model of its own task, encoder and train"
         raise ConfigurationError([f"start: {file}: {error.reason}; {why}"]) from None
+    state, opened = model.state_dict(), TensorFile(file)
+    if any((opened.tensor(name) != state[name].numpy()).any() for name in same):
+        why = "has another frozen encoder than the file of weights, from which sites take theirs"
+        raise ConfigurationError([f"start: {file}: {why}; name the file that it began with, or leave at_sites out"])
     load_tensors(model, listed, file)

@@ -94,6 +94,7 @@ class Consents:
                 if configuration.encrypt != "none":
                     self._ledger.require_keys(run)
                 self._check_start(run, sharing)
+                self._round_work.beginning(self._round_work.trainer(run))
                 count = partial(self._round_work.count, run)
                 counts = commit(self._work, self._ledger, self._configuration, configuration, required, count=count)
             except (ConfigurationError, RejectedError) as error:
@@ -107,17 +108,17 @@ class Consents:
         return True
 
     def _check_start(self, run: str, offered: Sharing) -> None:
-        """Demand that the offer brings exactly what its list says we begin with.
+        """Demand that the offer brings exactly what its list says that it brings to begin with.
 
         Raises:
             RejectedError: saying what is different.
         """
-        beginning = offered.beginning
-        start, shown_as = store.start(self._ledger, run), f"{MessageRef('offer', run).path}/{names.START}"
-        if (start is not None) != bool(beginning.tensors):
+        listed = offered.offered
+        start, shown_as = store.offered_start(self._ledger, run), f"{MessageRef('offer', run).path}/{names.START}"
+        if (start is not None) != bool(listed.tensors):
             raise RejectedError(shown_as, "is missing from the offer" if start is None else "has no place in the offer")
         if start is not None:
-            check_tensors(start, beginning, shown_as)
+            check_tensors(start, listed, shown_as)
 
     def withdraw(self, run: str) -> None:
         decided = store.decision(self._work, run)

@@ -25,15 +25,17 @@ from shared.folder.listed import note_tag
 from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
+from shared.learning.models.options import published_weights
 from shared.learning.plugins import plugins_of
 from shared.plurals import pluralize
 from shared.sizes import size_text
 from site_client.apart import ALLOWED_IN, answered
 from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, opened_federation, other_site
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
-from site_client.offer import newest_offer
+from site_client.offer import newest_offer, why_over
 from site_client.programs import look_at_programs
 from site_client.rotation import read_ledger, shown_key, shown_key_by
+from site_client.store import WEIGHTS
 
 
 def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False) -> Iterator[Finding]:
@@ -58,6 +60,8 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     yield from with_problems(partial(look_at_computing, configuration))
     yield from with_problems(partial(check.look_at_plugins, configuration.policy.plugins, ALLOWED_IN))
     yield from with_problems(partial(look_at_programs, work, configuration))
+    if offered is not None:
+        yield from with_problems(partial(_published_weights, work, *offered))
     if not configuration.data:
         yield check.names_no_folder(FILE, "data")
     if key is not None:
@@ -84,6 +88,17 @@ def _images(task: str, work: Path, configuration: SiteConfiguration, run: RunCon
 def _foreign_images(task: str, root: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
     asked = LookAtImages(setting=f"{FILE}: out_of_distribution", task=task, root=root, is_labelled=False)
     yield from answered(asked, configuration, plugins_of([("tasks", task)]))
+
+
+def _published_weights(work: Path, run: RunConfiguration, listed: Sharing) -> Iterator[Finding]:
+    """See whether the weights are here that the newest run has this site take from its own copy.
+
+    Raises:
+        ConfigurationError: they are not.
+    """
+    if listed.from_file and why_over(work, run.run) is None:
+        path = published_weights(run.task_options).found([work / WEIGHTS])
+        yield Finding("ok", f"weights: {path} is the file that run {run.run} names")
 
 
 def _division(work: Path) -> Iterator[Finding]:

@@ -51,7 +51,7 @@ def unkept_final(work: Path, ledger: Mirror, left_alone: Collection[str]) -> str
 
 def prune_personal(work: Path, ledger: Mirror) -> None:
     """Remove what stayed here with the rounds of runs that are over, except what a final model is made with; and what
-    was trained alone beside them, or is compared with them.
+    they began with, what was trained alone beside them, or is compared with them.
 
     Raises:
         RejectedError, ActionRequiredError: a final card is not as it was accepted.
@@ -67,6 +67,9 @@ def prune_personal(work: Path, ledger: Mirror) -> None:
     for run in store.runs_with_alone(work):
         if ending_of(ledger, run) is not None:
             store.prune_alone(work, run, kept=None)
+    for run in store.runs_with_start(work):
+        if (ended := ending_of(ledger, run)) is not None and (ended != "finished" or store.has_final(work, run)):
+            store.start_path(work, run).unlink(missing_ok=True)
     for run in store.runs_with_first(work):
         if ending_of(ledger, run) is not None:
             store.first_path(work, run).unlink(missing_ok=True)
@@ -93,8 +96,13 @@ class Arrived(Record):
     last: RoundConfiguration
 
 
-def arrived_final(work: Path, ledger: Mirror, run: RunConfiguration, offered: Sharing, site: str) -> Arrived:
+def arrived_final(
+    work: Path, ledger: Mirror, run: RunConfiguration, offered: Sharing, site: str, *, start: Path | None
+) -> Arrived:
     """Return the final model of a run that has come.
+
+    Args:
+        start: what this site began with; see ``train.Files``.
 
     Raises:
         RejectedError: the final message does not hold the run's tensors or a well-formed card.
@@ -110,7 +118,7 @@ def arrived_final(work: Path, ledger: Mirror, run: RunConfiguration, offered: Sh
         home=store.final_home(work, run.run),
         model=received,
         state=received_state(ledger, ref, offered),
-        start=store.start(ledger, run.run),
+        start=start,
         personal=store.newest_personal(work, ledger, run.run, before=final.chosen_round + 1),
         chosen_round=final.chosen_round,
         last=round_configuration(run, max(run.rounds, 1), site),

@@ -19,6 +19,7 @@ from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.wire import PLAIN
 from shared.learning.data.splits import SPLITS
 from shared.learning.methods import method_names, open_terms
+from shared.learning.models.options import published_weights
 from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import FILE, SiteConfiguration, configuration_in_force, require_here
@@ -197,9 +198,9 @@ def describe(work: Path, run: str) -> str:
     lines += _plugins(configuration)
     lines += _trainer(work, configuration)
     lines += _required(work, configuration, sharing, required, is_open=standing(work, run) == "offered")
-    lines += _origins(configuration)
-    if sharing.start:
-        lines.append(f"comes once, stays:  {names.START}, {_size(sharing.start.values())}")
+    lines += _origins(work, configuration)
+    if offered := sharing.offered.tensors:
+        lines.append(f"comes once, stays:  {names.START}, {_size(offered.values())}")
     if sharing.personal:
         lines.append(f"never leaves:       {pluralize(len(sharing.personal), 'tensor')}: {', '.join(sharing.personal)}")
     lines.append("never leaves:       images, labels, names, paths, or which image a number is of")
@@ -272,15 +273,25 @@ def _bounds(told: Range) -> str:
     return " ".join(ends) or "any number"
 
 
-def _origins(run: RunConfiguration) -> list[str]:
+def _origins(work: Path, run: RunConfiguration) -> list[str]:
     """Return what training begins with, where somebody else has trained it."""
     weights, lines = run.task_options.get("weights"), []
     if isinstance(weights, dict):
         source, licence = (escape(str(weights.get(key))) for key in ("source", "licence"))
         lines.append(f"pretrained weights: {escape(str(weights.get('file')))}, from {source}; licence: {licence}")
+        if weights.get("at_sites"):
+            lines.append(f"needs that file:    {_own_copy(work, run)}")
     if run.start is not None:
         lines.append(f"begins with:        the model of {run.start.name}, SHA-256 {run.start.sha256}")
     return lines
+
+
+def _own_copy(work: Path, run: RunConfiguration) -> str:
+    """Return whether this site has the published weights that it is to take from its own copy."""
+    try:
+        return f"{published_weights(run.task_options).found([work / store.WEIGHTS])}, which is the one"
+    except ConfigurationError as error:
+        return "; ".join(error.problems)
 
 
 def _required(

@@ -41,6 +41,7 @@ from shared.learning.tasks.terms import EXTERNAL
 from shared.plurals import pluralize
 from site_client import store
 from site_client.apart import ALLOWED_IN, answered
+from site_client.beginning import beginning
 from site_client.commitment import committed, release
 from site_client.configuration import SiteConfiguration
 from site_client.disclosure import Counts, split_counts
@@ -126,6 +127,10 @@ class RoundWork:
         require_agreement(configuration.plugins, self._configuration.policy.plugins, ALLOWED_IN)
         return trainer_at(self._work, self._configuration, configuration, sharing)
 
+    def beginning(self, trainer: Trainer) -> Path | None:
+        """Return what this site begins a run with; see ``beginning.beginning``."""
+        return beginning(self._work, self._configuration, self._ledger, trainer.run, trainer.sharing)
+
     def sign(
         self,
         ref: MessageRef,
@@ -198,7 +203,7 @@ class RoundWork:
         files = Files(
             received=received,
             state=received_state(ledger, ref, trainer.sharing),
-            start=store.start(ledger, ref.run),
+            start=self.beginning(trainer),
             personal=store.newest_personal(self._work, ledger, ref.run, before=ref.round_no),
             accepted=store.newest_accepted(self._work, ledger, ref.run, before=ref.round_no),
             trained=model if wire == PLAIN else self._work / store.SCRATCH / "trained.safetensors",
@@ -351,7 +356,8 @@ class RoundWork:
         on_progress = self._resting_until(lambda percent: self._is_time(ref, percent))
         try:
             trainer = self.trainer(run)
-            arrived = arrived_final(self._work, self._ledger, trainer.run, trainer.sharing, self._configuration.site)
+            site, start = self._configuration.site, self.beginning(trainer)
+            arrived = arrived_final(self._work, self._ledger, trainer.run, trainer.sharing, site, start=start)
             if trainer.run.plugins:
                 asked = KeepFinal(
                     work=self._work,

@@ -15,6 +15,9 @@ alone/RUN/0007.safetensors               the model that this site trains by itse
                                          when the next run is answered
 first/RUN.safetensors                    round 1's global model of a run that is compared with it; gone when the next
                                          run is answered
+weights/FILE                             published weights, put here by people for runs that have each site take its own
+start/RUN.safetensors                    what a run begins with here where it takes those; gone when the next run is
+                                         answered
 noise/RUN                                the secret of a private run's noise; gone once the final model is here
 final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ
 scratch/                                 a round's models in the plain form, if they travel in another; gone with it
@@ -57,6 +60,7 @@ PAUSED = "paused"
 RESTORED = "restored"
 SCRATCH = "scratch"
 FINAL = "final"
+WEIGHTS = "weights"
 
 
 @dataclass(frozen=True)
@@ -151,10 +155,20 @@ def round_name_of(ledger: Mirror, ref: MessageRef) -> str:
     return round_name(run, ref.round_no)
 
 
-def start(ledger: Mirror, run: str) -> Path | None:
-    """Return what an accepted offer has us begin with, or None if nothing is."""
+def offered_start(ledger: Mirror, run: str) -> Path | None:
+    """Return what an accepted offer brings to begin with, or None if it brings nothing."""
     path = ledger.path(MessageRef("offer", run), names.START)
     return path if path.exists() else None
+
+
+def start_path(work: Path, run: str) -> Path:
+    """Return where that lies together with this site's own copy of published weights."""
+    return work / "start" / f"{run}{names.WEIGHTS_SUFFIX}"
+
+
+def runs_with_start(work: Path) -> list[str]:
+    """Return the runs that such a file is here of."""
+    return [path.name.removesuffix(names.WEIGHTS_SUFFIX) for path in (work / "start").glob(f"*{names.WEIGHTS_SUFFIX}")]
 
 
 def noise_path(work: Path, run: str) -> Path:

@@ -51,7 +51,7 @@ from shared.learning.run_checks import check_reference, check_together
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
 from shared.learning.seeds import no_secret, split_seed
-from shared.learning.sharing import network_of, sharing
+from shared.learning.sharing import network_of, published, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.classification import balanced
 from shared.learning.tasks.contract import Dataset, Evaluation, Task, members_anew
@@ -217,12 +217,7 @@ def open_sites(
         DataError: every problem of some site's images.
     """
     task, method = task_named(run.task), open_method(run.method, run.method_options)
-    options = task.options(run.task_options)
-
-    def begin(model: torch.nn.Module) -> None:
-        task.load_initial_weights(model, options, [weights] if weights else [])
-
-    network = network_of(run, task, method, prepare=begin)
+    network = network_of(run, task, method, prepare=published(run, task, [weights] if weights else []))
     listed = sharing(task, method, network)
     sites = {}
     for name, folder in data.items():

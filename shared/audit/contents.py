@@ -261,6 +261,6 @@ def _check_arrays(reading: Reading, message: Message, name: str, path: Path) -> 
             raise RejectedError(shown_as, "is not in the run's offer")
         check_encoded(path, TensorList(tensors=groups[name]), PLAIN, shown_as=shown_as)
     elif name == names.START:
-        check_encoded(path, sharing.beginning, PLAIN, shown_as=shown_as)
+        check_encoded(path, sharing.offered, PLAIN, shown_as=shown_as)
     else:
         check_encoded(path, sharing.shared, message.manifest.files[name].wire, shown_as=shown_as)

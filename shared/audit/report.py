@@ -234,6 +234,7 @@ def _stays(listed: Sharing | None) -> Document | None:
     return {
         "travels": len(listed.tensors),
         "frozen": len(listed.frozen),
+        "from_file": len(listed.from_file),
         "start": sorted(listed.start.keys() - listed.frozen),
         "personal": sorted(listed.personal),
     }

@@ -7,6 +7,7 @@ from shared.exchange.records.run import RunConfiguration
 from shared.learning.combinations import open_rule
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
+from shared.learning.models.options import WeightsFile
 from shared.learning.outside import objections as objections_to_programs
 from shared.learning.privacy import objections
 from shared.learning.tasks import task_named
@@ -42,6 +43,7 @@ def check_together(run: RunConfiguration) -> None:
     problems += _against_pairs(run, task, method)
     problems += [] if run.late is None else _against_late(run)
     problems += [] if run.rounds else _against_scoring_alone(run, task, method)
+    problems += _against_own_copies(options)
     if method.needs_sgd and options.optimizer != "sgd":
         why = "computes with step sizes, which SGD alone has"
         problems.append(f"task_options: {run.method} {why}: set `optimizer: sgd`")
@@ -89,6 +91,15 @@ def _against_baseline(run: RunConfiguration, method: Method) -> list[str]:
     if run.trainer is not None:
         problems.append("baseline: dropfed cannot train what a program trains; leave out baseline, or trainer")
     return problems
+
+
+def _against_own_copies(options: Options) -> list[str]:
+    """Return why sites cannot take published weights from their own copy, a sentence each."""
+    weights = getattr(options, "weights", None)
+    if not isinstance(weights, WeightsFile) or not weights.at_sites or getattr(options, "train", "all") != "all":
+        return []
+    why = "at_sites leaves published weights out of what travels, and what trains travels"
+    return [f"task_options: weights: {why}: set train to lora or head if the task has it, or leave at_sites out"]
 
 
 def may_be_paired(task: Task, method: Method) -> bool:

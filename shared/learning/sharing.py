@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -16,6 +17,7 @@ from shared.learning.blame import FaultError
 from shared.learning.methods.contract import Groups, Method, TensorLists
 from shared.learning.models.encoders import Encoder
 from shared.learning.models.layered_head import OwnHead
+from shared.learning.models.lora import LowRankUpdate
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Network, Task
 from shared.learning.tasks.terms import Options
@@ -72,11 +74,26 @@ def network_of(
     return build_network(task, method, options, classes, run_seed=run.seed, is_private=is_private, prepare=prepare)
 
 
+def published(run: RunConfiguration, task: Task, folders: Sequence[Path]) -> Callable[[nn.Module], None]:
+    """Return what has ``network_of`` begin with the published weights that a run names, if it does.
+
+    Args:
+        folders: where they may lie.
+    """
+    options = task.options(run.task_options)
+
+    def prepare(model: nn.Module) -> None:
+        task.load_initial_weights(model, options, folders)
+
+    return prepare
+
+
 def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
     """Return the parts of a network's state, and what travels beside them, as a run's offer lists them.
 
     ``tensors`` travels every round; ``start`` stays at a site, but all sites begin with the aggregator's: what the
-    method says, and a task's frozen layers, which never change; ``personal``
+    method says, and a task's frozen layers, which never change, and of which ``from_file`` comes from each site's own
+    copy of published weights; ``personal``
     (a head whose shape depends on a site's classes, and what the method says) never leaves a site, and each begins with
     its own. Tensors of whole numbers, as BatchNorm's step counters, are in none: they are no quantity that can be
     averaged, and either nothing reads them or every site computes the same.
@@ -85,7 +102,9 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
         ConfigurationError: nothing that learns is left to travel.
     """
     unmoved = {module for module in network.modules() if _never_learns(module)}
-    unmoved |= _below(module for module in network.modules() if isinstance(module, Encoder) and module.is_frozen)
+    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    unmoved |= _below(encoder for encoder in encoders if encoder.is_frozen)
+    at_sites = _below(encoder for encoder in encoders if encoder.is_at_sites)
     own_heads = [module for module in network.modules() if isinstance(module, OwnHead)]
     heads = cast(Network, network).heads if task.head_is_local else own_heads
     own = [*heads, *method.personal(network)]
@@ -94,6 +113,7 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
     buffers: list[str] = []
     start: dict[str, TensorShape] = {}
     frozen: list[str] = []
+    from_file: list[str] = []
     personal: list[str] = []
     state = network.state_dict().keys()
     for path, module in network.named_modules():
@@ -107,10 +127,14 @@ def sharing(task: Task, method: Method, network: nn.Module) -> Sharing:
             elif module in stays or is_frozen:
                 start[key] = _shape(tensor.shape)
                 frozen += [key] if is_frozen else []
+                is_published = is_frozen and module in at_sites and not isinstance(module, LowRankUpdate)
+                from_file += [key] if is_published else []
             else:
                 travels[key] = _shape(tensor.shape)
                 buffers += [] if is_parameter else [key]
-    plain = Sharing(tensors=travels, buffers=buffers, start=start, frozen=frozen, personal=personal)
+    plain = Sharing(
+        tensors=travels, buffers=buffers, start=start, frozen=frozen, from_file=from_file, personal=personal
+    )
     if not plain.parameters.tensors:
         raise ConfigurationError([f"method: {method.name} shares nothing that learns of {task.name}; take another"])
     groups = _groups(method, network, plain)

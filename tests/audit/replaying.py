@@ -13,7 +13,14 @@ from shared.audit.sites import by_site, read_folders
 from shared.learning.compute import EXACT, prepare_compute
 
 
-def replayed(folders: Path, run: str, *, heldout: Path | None = None, secret_key: Path | None = None) -> list[Step]:
+def replayed(
+    folders: Path,
+    run: str,
+    *,
+    heldout: Path | None = None,
+    weights: Path | None = None,
+    secret_key: Path | None = None,
+) -> list[Step]:
     """Every step, on one thread, as the aggregator computed it.
 
     Args:
@@ -26,6 +33,7 @@ def replayed(folders: Path, run: str, *, heldout: Path | None = None, secret_key
             run,
             scratch=Path(scratch),
             heldout=heldout,
+            weights=weights,
         )
 
 

@@ -31,7 +31,7 @@ from shared.learning.models.encoders import build_encoder
 from shared.learning.tasks import task_named
 from site_client.cli import main
 from site_client.offer import describe
-from tests.audit.replaying import replayed
+from tests.audit.replaying import not_same, replayed
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import own_logins, staging_run
 
@@ -97,8 +97,9 @@ def test_folders_verify_and_the_second_run_replays_from_the_model_that_it_names(
 ) -> None:
     folders = federation.root / "folders"
     assert not any(verify(LocalFolder(folders / site)).findings for site in federation.run.sites)
-    steps = {step.what: step for step in replayed(folders, "second") if step.round == 0}
-    step = steps["first global model"]
+    steps = replayed(folders, "second")
+    assert not_same(replayed(folders, "first")) == [] and not_same(steps) == []
+    step = {step.what: step for step in steps if step.round == 0}["first global model"]
     assert (step.outcome, "the model of first that the run names" in step.detail) == ("same", True)
 
 

@@ -25,6 +25,17 @@ REFERABLE: dict[str, Any] = {
     "task_options": {"encoder": "plain", "image_size": 64, "weights": "random", "hidden": [16]},
 }
 DISEASES: dict[str, Any] = REFERABLE | {"task": "fundus_disease"}
+UPDATES: dict[str, Any] = {
+    "task": "fundus_disease",
+    "method": "fedavg",
+    "task_options": {
+        "encoder": "timm:test_vit",
+        "train": {"lora": {"rank": 2}},
+        "image_size": 32,
+        "weights": "random",
+        "hidden": [8],
+    },
+}
 SOUNDS: dict[str, Any] = {
     "task": "spectrograms",
     "method": "fedavg",

@@ -18,7 +18,7 @@ from shared.learning.batch_norm import FrozenBatchNorm, batch_norms, replace_bat
 from shared.learning.combine import distances
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
-from shared.learning.model_files import save_tensors
+from shared.learning.model_files import load_tensors, save_tensors
 from shared.learning.models.encoders import build_encoder
 from shared.learning.models.lora import LowRankUpdate, add_low_rank
 from shared.learning.privacy import Mechanism
@@ -26,6 +26,7 @@ from shared.learning.private_gradients import PrivateGradients, Secret
 from shared.learning.run_checks import check_together
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
+from shared.learning.training import evaluate
 from studies.simulation import run_rounds
 from tests.learning.small_sites import write_small
 
@@ -130,6 +131,17 @@ def test_distances_of_b_are_those_of_the_whole_updates(tmp_path):
     north, south = (updated(site) for site in sites.values())
     whole = sum((north[path] - south[path]).double().square().sum().item() for path in north)
     assert apart["north", "south"] == pytest.approx(whole, rel=1e-5)
+
+
+def test_norms_of_b_are_those_of_the_whole_updates():
+    """So what is clipped to a norm, or compared with one, is the same."""
+    network = network_of(encoder=VIT, train=LORA)
+    site = moved(network, 1)
+    of_b = [module.b.detach().norm() for module in site.modules() if isinstance(module, LowRankUpdate)]
+    before = updated(network)
+    of_whole = [(matrix - before[path]).norm() for path, matrix in updated(site).items()]
+    assert len(of_b) == 12 and all(norm > 0.1 for norm in of_b)
+    assert torch.allclose(torch.stack(of_b), torch.stack(of_whole), rtol=1e-5)
 
 
 def test_a_network_with_updates_answers_as_one_whose_matrices_are_the_updated_ones():
@@ -279,3 +291,39 @@ def test_two_sites_train_updates_together(method, data, tmp_path):
     for final in outcome.finals.values():
         state = final.network().state_dict()
         assert all(np.array_equal(state[name].numpy(), start.tensor(name)) for name in start.names)
+
+
+def test_a_mean_of_b_scores_as_a_mean_of_the_whole_matrices(data, tmp_path):
+    """Two sites train updates; their answers are combined once as they came, and once as whole networks, W + B·A."""
+    outcome = run_rounds(run_of("fedavg", encoder=VIT, train=LORA), data, tmp_path)
+    home, final = tmp_path / "runs" / "partial", outcome.finals["north"]
+    whole = network_of(encoder=VIT, train="all")
+
+    def answered(file):
+        network = network_of(encoder=VIT, train=LORA)
+        listed = listed_of(network)
+        load_tensors(network, listed.beginning, home / "start.safetensors")
+        load_tensors(network, listed.shared, file)
+        return network
+
+    def as_whole(network):
+        matrices = {path.replace(".parametrizations.", "."): matrix for path, matrix in updated(network).items()}
+        state = network.state_dict() | matrices
+        return {name: state[name] for name in whole.state_dict()}
+
+    states = {site: as_whole(answered(home / "sites" / site / "0001.trained.safetensors")) for site in SITES}
+    shares = {site: float(outcome.verdicts[1][site].weight) for site in SITES}
+    mean = {
+        name: sum(shares[site] * states[site][name].double() for site in SITES).float() for name in whole.state_dict()
+    }
+    whole.load_state_dict(mean)
+    by_b = answered(home / "rounds" / "0001" / "aggregate.safetensors")
+    assert all(torch.allclose(tensor, mean[name], atol=1e-6) for name, tensor in as_whole(by_b).items())
+    for dataset in (each.dataset for each in outcome.finals.values()):
+        images = [*dataset.train, *dataset.validation, *dataset.test]
+        of_b, of_whole = (
+            {name: score.value for name, score in evaluate(final.task, network, images, final.objective).scores.items()}
+            for network in (by_b, whole)
+        )
+        assert {"auroc", "accuracy", "calibration_error"} <= of_b.keys()
+        assert of_b == pytest.approx(of_whole, abs=1e-5, nan_ok=True)

@@ -16,7 +16,7 @@ from shared.learning.models.grading_network import GradingNetwork, learning
 from shared.learning.models.options import WeightsFile, WithLowRank
 from shared.learning.models.torchvision_import import import_models
 from shared.learning.models.weights import load_weights, positions_resized
-from shared.learning.models.whole_networks import Renormalise
+from shared.learning.models.whole_networks import Renormalise, published_side
 
 VIT = "timm:test_vit"
 WIDTHS = {
@@ -191,9 +191,10 @@ def test_a_file_with_other_contents(named, content, name, sentence):
 
 def test_a_file_that_is_another_or_nowhere(named, tmp_path):
     weights = named(published())
-    with pytest.raises(
-        ConfigurationError, match=r"base\.safetensors is not in .*; get it from https://example\.org/base"
-    ):
+    asked = (
+        rf"base\.safetensors, whose SHA-256 is {weights.sha256}, is not in .*; get it from https://example\.org/base"
+    )
+    with pytest.raises(ConfigurationError, match=asked):
         load_weights(seeded(VIT), VIT, weights, [tmp_path / "nothing"])
     (tmp_path / weights.file).write_bytes(b"another")
     with pytest.raises(ConfigurationError, match=r"is another file than the run names, its SHA-256 is [0-9a-f]{64}"):
@@ -202,3 +203,10 @@ def test_a_file_that_is_another_or_nowhere(named, tmp_path):
     broken = weights.model_copy(update={"file": "broken.safetensors", "sha256": hashlib.sha256(b"x" * 100).hexdigest()})
     with pytest.raises(ConfigurationError, match="cannot be read as tensors alone"):
         load_weights(seeded(VIT), VIT, broken, [tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [("vit_b_16", 224), ("efficientnet_v2_s", 384), (VIT, 160), ("small", None), ("plain", None)]
+)
+def test_for_which_size_a_network_was_published(name, side):
+    assert published_side(name) == side

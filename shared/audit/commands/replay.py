@@ -24,6 +24,7 @@ from shared.plugin_options import PluginOptions, plugin_options
 @click.command(help=__doc__)
 @click.argument("run")
 @click.option("--heldout", type=FOLDER_HERE, help="Held-out images.")
+@click.option("--weights", type=FOLDER_HERE, help="Published weights that sites took from their own copy, for scores.")
 @click.option("--threads", type=click.IntRange(1, 256), default=1, help="CPU threads for scores (default 1).")
 @plugin_options("the run names", minutes=720.0)
 @on_folders
@@ -31,6 +32,7 @@ def command(
     *,
     run: str,
     heldout: Path | None,
+    weights: Path | None,
     threads: int,
     plugins: PluginOptions,
     archive: Archive,
@@ -48,12 +50,13 @@ def command(
             plugins.bounds(configuration.plugins, threads),
             aggregator_key=key,
             heldout=heldout,
+            weights=weights,
             threads=threads,
         )
     else:
         prepare_compute(EXACT, threads)
         with tempfile.TemporaryDirectory(prefix="dropfed-replay-") as scratch:
-            steps = replay_run(readings, run, scratch=Path(scratch), heldout=heldout)
+            steps = replay_run(readings, run, scratch=Path(scratch), heldout=heldout, weights=weights)
     document = {"run": run, **counts(steps), "steps": steps}
     show_document(document, lines(steps), as_json=as_json)
     if counts(steps)["differs"]:

@@ -48,6 +48,7 @@ class Replay(Question[list[Step]]):
     folders: dict[str, Opened]
     aggregator_key: str | None
     heldout: Path | None
+    weights: Path | None
     threads: int
 
     @property
@@ -66,7 +67,8 @@ class Replay(Question[list[Step]]):
         readings = by_site(read_folders(Archive({**folders}, run_keys=keys), self.aggregator_key))
         prepare_compute(EXACT, self.threads)
         with tempfile.TemporaryDirectory(prefix="dropfed-replay-") as scratch:
-            return replay(readings, self.run, scratch=Path(scratch), heldout=self.heldout)
+            scratch_folder = Path(scratch)
+            return replay(readings, self.run, scratch=scratch_folder, heldout=self.heldout, weights=self.weights)
 
 
 def replay_apart(
@@ -77,13 +79,14 @@ def replay_apart(
     *,
     aggregator_key: str | None,
     heldout: Path | None,
+    weights: Path | None,
     threads: int,
 ) -> list[Step]:
     """Return every step of a run that needs plug-ins, computed again by a child process.
 
     Args:
         folders: by the name to show them under.
-        heldout: as for ``replay``.
+        heldout, weights: as for ``replay``.
         bounds: of the plug-ins.
 
     Raises:
@@ -95,6 +98,7 @@ def replay_apart(
         folders={name: _opened(name, reading, run) for name, reading in folders.items()},
         aggregator_key=aggregator_key,
         heldout=heldout,
+        weights=weights,
         threads=threads,
     )
     return answered(question, bounds, plugins)

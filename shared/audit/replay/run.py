@@ -43,8 +43,9 @@ from shared.learning.apart import WITH_PLUGINS
 from shared.learning.choice import Tables, choose, ends_early
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors, round_tensors, save_tensors
+from shared.learning.models.options import published_weights
 from shared.learning.plugins import unpermitted
-from shared.learning.sharing import ANY_CLASSES, network_of, sharing
+from shared.learning.sharing import ANY_CLASSES, network_of, published, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tolerance import HeldOutSet
 from shared.plurals import pluralize
@@ -53,16 +54,24 @@ from shared.trouble import UnexpectedError
 logger = logging.getLogger(__name__)
 
 
-def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout: Path | None = None) -> list[Step]:
+def replay(
+    readings: Mapping[str, Reading],
+    run: str,
+    *,
+    scratch: Path,
+    heldout: Path | None = None,
+    weights: Path | None = None,
+) -> list[Step]:
     """Return every step of a run, computed again.
 
     Args:
         scratch: an empty folder for what is made.
         heldout: the aggregator's labelled images, laid out like a site's.
+        weights: the folder of published weights that the run's sites took from their own copy; scores need them.
 
     Raises:
         ConfigurationError: there is no such run, its offer does not hold, this software does not know its task or
-            method, or it needs plug-ins that this process may not import.
+            method, it needs plug-ins that this process may not import, or its published weights are not there.
         DataError: every problem of the held-out images.
     """
     offers, configuration, listed = offered(readings, run)
@@ -71,7 +80,7 @@ def replay(readings: Mapping[str, Reading], run: str, *, scratch: Path, heldout:
         raise ConfigurationError(
             [f"run {run} was computed with the plug-in {needed}; install its wheel, and pass {WITH_PLUGINS} to run it"]
         )
-    return list(_Replay(offers, configuration, listed, scratch, heldout).steps())
+    return list(_Replay(offers, configuration, listed, scratch, heldout=heldout, weights=weights).steps())
 
 
 def offered(readings: Mapping[str, Reading], run: str) -> tuple[dict[str, Reading], RunConfiguration, Sharing]:
@@ -99,7 +108,9 @@ class _Replay:
         run: RunConfiguration,
         listed: Sharing,
         scratch: Path,
+        *,
         heldout: Path | None,
+        weights: Path | None,
     ) -> None:
         self._readings = readings
         self._run = run
@@ -109,7 +120,11 @@ class _Replay:
         options = self._task.options(run.task_options)
         images = self._task.open_images(heldout, options) if heldout else None
         classes = len(images.classes) if images else ANY_CLASSES
-        self._network = network_of(run, self._task, self._method, classes)
+        if images is not None and listed.from_file:
+            begin = published(run, self._task, [_required(run, weights)])
+            self._network = network_of(run, self._task, self._method, classes, prepare=begin)
+        else:
+            self._network = network_of(run, self._task, self._method, classes)
         self._groups = self._method.groups(self._network, listed)
         self._heldout: HeldOutSet | None = None
         if images is not None:
@@ -168,7 +183,7 @@ class _Replay:
         for reading in self._readings.values():
             self._models.take(reading, MessageRef("offer", run.run), names.START, models.start)
         if self._heldout is not None and models.start.exists():
-            load_tensors(self._scored_with, self._sharing.beginning, models.start)
+            load_tensors(self._scored_with, self._sharing.offered, models.start)
         sent = models.brought(1)
         if drawn.exists():
             link_file(drawn, models.aggregate_path(0))
@@ -316,6 +331,19 @@ def _or_why_not(number: int, what: str, steps: Iterator[Step]) -> Iterator[Step]
     except Exception as error:
         logger.exception("%s of round %d cannot be computed again", what, number)
         yield Step(number, what, "not replayable", f"because of {UnexpectedError(error)}")
+
+
+def _required(run: RunConfiguration, weights: Path | None) -> Path:
+    """Return the folder of published weights.
+
+    Raises:
+        ConfigurationError: none is named.
+    """
+    if weights is None:
+        needed = published_weights(run.task_options)
+        which = f"{needed.file}, SHA-256 {needed.sha256}, from {needed.source}"
+        raise ConfigurationError([f"scores need the published weights {which}; name their folder by --weights"])
+    return weights
 
 
 def _agree(computed: FinalCard, card: FinalCard) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from shared.doors.tensor_file import MOST_DIMENSIONS, MOST_NUMBERS, count_of
 from shared.exchange.forms import text_like
@@ -47,6 +47,8 @@ class Sharing(Payload):
         buffers: those of ``tensors`` that no gradient moves: BatchNorm's statistics.
         start: come once, with the offer, so that all sites begin alike; from then on they stay at each site.
         frozen: those of ``start`` that never change, and so are the same everywhere.
+        from_file: those of ``frozen`` that do not come: each site takes them from its own copy of published weights.
+            Left out of a run without.
         personal: names of tensors that never leave a site; each begins with its own, whose shapes may be its own too.
         to_site: come with every round.
         measured: leave with every answer: what was measured with the received model.
@@ -60,6 +62,7 @@ class Sharing(Payload):
     buffers: list[TensorName] = []
     start: dict[TensorName, TensorShape]
     frozen: list[TensorName] = []
+    from_file: list[TensorName] = []
     personal: list[TensorName]
     to_site: Groups = {}
     measured: Groups = {}
@@ -73,6 +76,11 @@ class Sharing(Payload):
         if sum(count_of(tensor.shape) for part in parts for tensor in part.values()) > MOST_IN_ALL:
             raise ValueError(f"tensors: have more than {MOST_IN_ALL} numbers in all")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return {name: fields[name] for name in fields if name != "from_file" or self.from_file}
 
     def groups(self, kind: Kind, *, trains: bool = True) -> Groups:
         """Return the groups that a message of a kind brings, in a round that trains or in the closing one."""
@@ -92,8 +100,14 @@ class Sharing(Payload):
 
     @property
     def beginning(self) -> TensorList:
-        """What the offer's ``start.safetensors`` holds; there is none where this is empty."""
+        """What each site begins with, beside the model of the first round."""
         return TensorList(tensors=self.start)
+
+    @property
+    def offered(self) -> TensorList:
+        """What of it the offer's ``start.safetensors`` holds; there is none where this is empty."""
+        own = set(self.from_file)
+        return TensorList(tensors={name: shape for name, shape in self.start.items() if name not in own})
 
     @property
     def has_whole_model(self) -> bool:

@@ -99,6 +99,10 @@ class Encoder(nn.Module):
         width: how many features there are.
         exits: the paths of the layers that an early exit follows, in order, and the channels c of each.
         exits_before: the paths that exits of older runs follow, if they are others.
+
+    Attributes:
+        is_frozen: whether nothing in it changes.
+        is_at_sites: whether each site takes what never changes of it from its own copy of the published weights.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class Encoder(nn.Module):
         self.exits = dict(exits)
         self._exits_before = dict(zip(exits_before or exits, exits.values(), strict=True))
         self.is_frozen = False
+        self.is_at_sites = False
         for name, layer in layers.items():
             self.add_module(name, layer)
 

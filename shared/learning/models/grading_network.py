@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from shared.learning.models.encoders import Encoder, build_encoder
 from shared.learning.models.lora import add_low_rank
-from shared.learning.models.options import Train
+from shared.learning.models.options import Train, Weights, WeightsFile
 
 HeadName = Literal["released", "linear"]
 HIDDEN = 512
@@ -99,8 +99,11 @@ class Projected(EncoderAndHead):
 NetworkT = TypeVar("NetworkT", bound=EncoderAndHead)
 
 
-def learning(network: NetworkT, train: Train) -> NetworkT:
+def learning(network: NetworkT, train: Train, weights: Weights = "random") -> NetworkT:
     """Freeze of a network what a run does not train, and add the low-rank updates that it trains instead.
+
+    Args:
+        weights: what the encoder will hold in the beginning.
 
     Returns:
         The network, changed in place; torch's global generator decides what was drawn for it.
@@ -110,6 +113,7 @@ def learning(network: NetworkT, train: Train) -> NetworkT:
     """
     if train != "all":
         network.encoder.freeze()
+        network.encoder.is_at_sites = isinstance(weights, WeightsFile) and weights.at_sites
         if train != "head":
             add_low_rank(network.encoder, train.lora.rank, train.lora.on)
     return network

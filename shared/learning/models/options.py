@@ -5,12 +5,27 @@ A name's form is checked here. Whether there is such a network is known where it
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    field_validator,
+    model_serializer,
+)
 
+from shared.errors import ConfigurationError
 from shared.exchange.forms import text_like
+from shared.exchange.reading import check_record
 from shared.exchange.records.values import Digest
+from shared.folder.durable import hash_file
 from shared.learning.models import ENCODERS, WITHOUT_BATCH_NORM
 
 TIMM = "timm:"
@@ -40,7 +55,7 @@ class _Choice(BaseModel):
 
 
 class WeightsFile(_Choice):
-    """Weights that somebody published, from a file that the aggregator's people put there themselves."""
+    """Weights that somebody published, from a file that people put into their work directory themselves."""
 
     file: Annotated[
         str,
@@ -54,6 +69,43 @@ class WeightsFile(_Choice):
     """Where the file comes from: an address, or words."""
     licence: _Told
     """Under which it may be used and handed on."""
+    at_sites: bool = False
+    """Whether each site takes what of them never changes from its own copy of the file, so that nobody hands it on."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return {name: fields[name] for name in fields if name != "at_sites" or self.at_sites}
+
+    def found(self, folders: Sequence[Path]) -> Path:
+        """Return where the file lies.
+
+        Raises:
+            ConfigurationError: it is in none of these folders, or is another there.
+        """
+        path = next((folder / self.file for folder in folders if (folder / self.file).is_file()), None)
+        if path is None:
+            where = " or ".join(map(str, folders)) or "any folder of weights"
+            what = f"weights: {self.file}, whose SHA-256 is {self.sha256}, is not in {where}"
+            raise ConfigurationError([f"{what}; get it from {self.source} and put it there."])
+        try:
+            found = hash_file(path)[1]
+        except OSError as error:
+            raise ConfigurationError([f"weights: {path} cannot be read ({error.strerror}); correct that."]) from None
+        if found != self.sha256:
+            what = f"weights: {path} is another file than the run names, its SHA-256 is {found} and not {self.sha256}"
+            raise ConfigurationError([f"{what}; get it from {self.source}."])
+        return path
+
+
+def published_weights(task_options: Mapping[str, Any]) -> WeightsFile:
+    """Return the file that a run's options name.
+
+    Raises:
+        ConfigurationError: they name none.
+    """
+    said = task_options.get("weights")
+    return check_record(said if isinstance(said, dict) else {}, WeightsFile, "task_options: weights")
 
 
 def _which(value: Any) -> str:

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from shared.errors import ConfigurationError
-from shared.folder.durable import hash_file
 from shared.learning.models.encoders import Encoder, load_imagenet_weights
 from shared.learning.models.lora import published_name
 from shared.learning.models.options import Weights, WeightsFile
@@ -48,20 +47,8 @@ def load_weights(encoder: Encoder, name: str, weights: Weights, folders: Sequenc
 
 
 def _load_published(encoder: Encoder, name: str, weights: WeightsFile, folders: Sequence[Path]) -> str:
-    path = next((folder / weights.file for folder in folders if (folder / weights.file).is_file()), None)
-    if path is None:
-        where = " or ".join(map(str, folders)) or "any folder of weights"
-        raise ConfigurationError(
-            [f"weights: {weights.file} is not in {where}; get it from {weights.source} and put it there."]
-        )
+    path = weights.found(folders)
     try:
-        if (found := hash_file(path)[1]) != weights.sha256:
-            raise ConfigurationError(
-                [
-                    f"weights: {path} is another file than the run names, its SHA-256 is {found}; "
-                    f"get it from {weights.source}."
-                ]
-            )
         problem = _put(encoder, _read(path))
     except (OSError, ValueError, RuntimeError, EOFError, TypeError, SafetensorError, pickle.UnpicklingError) as error:
         told = " ".join(str(error).split())[:200]

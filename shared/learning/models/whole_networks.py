@@ -56,6 +56,20 @@ def whole_network(name: str, side: int, levels: Levels) -> tuple[OrderedDict[str
     return make(), width
 
 
+def published_side(name: str) -> int | None:
+    """Return the side, in pixels, of the images that a network of torchvision or timm was published for.
+
+    None of others, and where its package does not say.
+    """
+    if name.startswith(TIMM):
+        published = _import_timm().get_pretrained_cfg(name.removeprefix(TIMM))
+        return published.input_size[-1] if published else None
+    models = import_models()
+    if name not in models.list_models(module=models):
+        return None
+    return int(models.get_model_weights(name).DEFAULT.transforms().crop_size[0])
+
+
 def _maker(name: str, side: int, levels: Levels) -> Callable[[], OrderedDict[str, nn.Module]]:
     if name.startswith(TIMM):
         return _timm(name, side, levels)

@@ -47,7 +47,7 @@ class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
             named = options.class_names
             classes, is_own = len(named) if named else classes, named is None
             network = LayeredHead(encoder, classes, options.hidden, options.dropout, is_own=is_own)
-            return learning(network, options.train)
+            return learning(network, options.train, options.weights)
 
     def input_shape(self, options: FrozenOptionsT) -> tuple[int, ...]:
         return 3, options.image_size, options.image_size

@@ -48,7 +48,7 @@ class DrStaging(terms.DrStaging, Classification):
             encoder = build_encoder(options.encoder, options.image_size, self.levels)
             if not options.normalise:
                 encoder.begin_with(Renormalise(self.levels, AS_READ))
-            return learning(GradingNetwork(encoder, classes, options.head), options.train)
+            return learning(GradingNetwork(encoder, classes, options.head), options.train, options.weights)
 
     def input_shape(self, options: DrOptions) -> tuple[int, ...]:
         return 3, options.image_size, options.image_size

@@ -41,7 +41,8 @@ class RdrClassification(terms.RdrClassification, FrozenClassification[RdrOptions
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "model"))
             encoder = build_encoder(options.encoder, options.image_size, self.levels)
-            return learning(PositionedHead(encoder, len(options.class_names), positions), options.train)
+            network = PositionedHead(encoder, len(options.class_names), positions)
+            return learning(network, options.train, options.weights)
 
     def units(self, root: Path) -> list[Unit]:
         return scan_units(root)
