@@ -120,7 +120,8 @@ class Enrolment:
         lacking = [name for name in (ENCRYPTION_KEY_FILE, DIVISION, BUDGET) if not (self._work / name).exists()]
         logger.warning(
             "restored from the folder: this site's card and %s of its%s; %s; what stayed here alone, such as heads and "
-            "what scaffold, feddyn and feddc remember of a site, begins anew",
+            "BatchNorm, begins anew; what the aggregator counts, as of scaffold, feddyn and feddc, does not, and this "
+            "site trains no further round of such a run",
             pluralize(len(messages), "message"),
             said,
             f"not here: {', '.join(lacking)}, put them back from the backup" if lacking else "no file of it is missing",

@@ -206,6 +206,7 @@ class RoundWork:
             start=self.beginning(trainer),
             personal=store.newest_personal(self._work, ledger, ref.run, before=ref.round_no),
             accepted=store.newest_accepted(self._work, ledger, ref.run, before=ref.round_no),
+            lost=store.lost_round(self._work, ledger, ref.run, before=ref.round_no),
             trained=model if wire == PLAIN else self._work / store.SCRATCH / "trained.safetensors",
             sent={group: ledger.path(update, names.state_file(group)) for group in trainer.sharing.groups(update.kind)},
             kept=store.personal_path(self._work, ref.run, ref.round_no),

@@ -259,6 +259,19 @@ def newest_accepted(work: Path, ledger: Mirror, run: str, *, before: int) -> Pat
     Of what the aggregator has the counterpart of, such as a control variate: an answer that it left out changed nothing
     there, and changes nothing here.
     """
+    return _newest(work, run, _accepted(ledger, run, before))
+
+
+def lost_round(work: Path, ledger: Mirror, run: str, *, before: int) -> int | None:
+    """Return our newest round below ``before`` that the aggregate was made of, if nothing that stayed here with it is
+    left, as of a lost disk or in an old work directory; None otherwise.
+    """
+    newest = next(iter(_accepted(ledger, run, before)), None)
+    return newest if newest is not None and not personal_path(work, run, newest).exists() else None
+
+
+def _accepted(ledger: Mirror, run: str, before: int) -> list[int]:
+    """Return the rounds below ``before`` that we answered with a model that the aggregate was made of, newest first."""
 
     def was_accepted(round_no: int) -> bool:
         ref = MessageRef("verdict", run, round_no)
@@ -267,7 +280,7 @@ def newest_accepted(work: Path, ledger: Mirror, run: str, *, before: int) -> Pat
         weight = ledger.record(ref, Verdict).weight
         return weight is not None and float(weight) > 0
 
-    return _newest(work, run, [round_no for round_no in _trained(ledger, run, before) if was_accepted(round_no)])
+    return [round_no for round_no in _trained(ledger, run, before) if was_accepted(round_no)]
 
 
 def _trained(ledger: Mirror, run: str, before: int) -> list[int]:

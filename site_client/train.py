@@ -81,6 +81,7 @@ class Files:
         alone_kept: where it goes, likewise; None of a run without a baseline.
         first: round 1's global model, with which later ones are compared; None in that round, at a site that did not
             answer it, and of a run that compares none.
+        lost: the site's last round that was accepted, if nothing that stayed with it is here any more.
     """
 
     received: Path
@@ -94,6 +95,7 @@ class Files:
     alone: Path | None = None
     alone_kept: Path | None = None
     first: Path | None = None
+    lost: int | None = None
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,15 @@ class Trainer:
             for group, listed in groups.items()
         }
 
+    def _require_kept(self, network: nn.Module, lost: int | None) -> None:
+        """Demand that nothing was lost here that the aggregator counts: begun anew, it would be counted twice."""
+        if lost is not None and self.method.groups(network, self.sharing).are_counted:
+            raise ActionRequiredError(
+                f"run {self.run.run}: what {self.run.method} has this site remember was lost after round {lost}, and "
+                "the aggregator still counts it: no further round is trained here; withdraw from the run, and ask the "
+                "aggregator's people for a new one"
+            )
+
     def _keep(self, network: nn.Module, groups: Mapping[str, Tensors], path: Path) -> None:
         """Write what stays here; what has diverged is not kept, and the next round goes on from the round before."""
         tensors = {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
@@ -283,11 +294,14 @@ class Trainer:
         Raises:
             Stopped: by ``on_progress``.
             ConfigurationError: the run is private, and the site has too few images for that.
+            ActionRequiredError: what the aggregator counts of what stays here was lost.
         """
         # 1. Receive: the model as it came, with what stayed here of the rounds before.
         this = self._receive(dataset, configuration, files)
         local, table = this.local, this.table
         network = local.network
+        if configuration.epochs:
+            self._require_kept(network, files.lost)
         # 2. Measure what the received model is worth on this site's images, before it is trained: epoch 0. Beside it,
         #    what the model is worth that the site trains by itself.
         tables = self._measure(this, files)

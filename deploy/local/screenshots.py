@@ -1,10 +1,11 @@
 """Take the documentation's pictures of pages, from a small real run, by headless Chromium.
 
-    .venv/bin/python -m deploy.local.screenshots [FOLDER [demo|path|staging]]
+    .venv/bin/python -m deploy.local.screenshots [FOLDER [demo|path|staging|slurm]]
 
 ``demo`` is ``make demo`` with smaller images: the dashboard is pictured while it goes on, the other pages after its
 end. ``path`` is a PI's path: a survey of three sites, and a run with ``baseline: local`` that ``stop_after`` ends.
-``staging`` is a run on fundus photographs.
+``staging`` is a run on fundus photographs. ``slurm`` is one round at a site whose compute node has no network, as
+``deploy/slurm`` has it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +32,7 @@ from aggregator.report.page import write_pages
 from aggregator.store import RunStore
 from aggregator.survey import ask, classes_of, collect
 from aggregator.survey_report import report_text
-from deploy.local.demo import SITE_NAMES, run_configuration
+from deploy.local.demo import POLICY, SITE_NAMES, run_configuration
 from deploy.local.scenarios import SCENARIOS, Scenario
 from shared.audit import report as audit_page
 from shared.audit.archive import open_archive
@@ -39,12 +40,14 @@ from shared.audit.sites import read_folders
 from shared.audit.verify import verified
 from shared.commands import say
 from shared.errors import ActionRequiredError
+from shared.exchange.names import MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import write_file
 from site_client.configuration import FILE, open_folder
 from site_client.configuration import read_configuration as read_site
 from site_client.daemon import Daemon
 from studies.daemons import run_exchange
+from studies.federation import RUN_FILE, set_up
 
 PICTURES = Path("docs/pictures")
 SHOTS = {
@@ -55,6 +58,7 @@ SHOTS = {
     "survey.png": 780,
     "report-gain.png": 1190,
     "report-staging.png": 2750,
+    "slurm.png": 420,
 }
 """The pictures, and how high each is in pixels."""
 WIDTH, COLOURS = 1066, 128
@@ -69,6 +73,10 @@ STAGING, IMAGES = {"rounds": 6}, 120
 """What the run on fundus photographs asks for besides, and how many a site has: less of both than in the demo."""
 STYLE = "font: 12px/1.45 monospace; margin: 18px; white-space: pre-wrap"
 TERMINAL = f"<!doctype html><meta charset=utf-8><pre style='{STYLE}'>{{}}"
+NO_NETWORK = ("unshare", "--net", "--map-root-user")
+"""What starts a process that reaches no other machine."""
+SHARED = "/shared/dropfed"
+"""What the picture calls the work directory that both nodes see."""
 PAGE_TIME_MS, SHOT_WITHIN_S = 4000, 300.0
 """What a page has for its scripts, by its own clock; and the browser for all of it."""
 
@@ -129,15 +137,64 @@ def _play(
         changes: what it asks for besides.
         options: of its task, likewise.
     """
-    data = {site: home / "data" / site for site in SITE_NAMES[: scenario.sites]}
-    for number, root in enumerate(data.values()):
-        scenario.write_site(root, number, IMAGE_SIZE, number)
-    scenario.write_heldout(home / "heldout", IMAGE_SIZE, seed=99)
+    data = _drawn(scenario, home, SITE_NAMES[: scenario.sites])
     plain = run_configuration(scenario, list(data), IMAGE_SIZE, method=scenario.method, rounds=1, seed=2021)
     values = plain.model_dump() | {**changes, "task_options": {**plain.task_options, **options}}
     run = RunConfiguration.model_validate(values)
     run_exchange(run, data, home, heldout=home / "heldout")
     return run
+
+
+def _drawn(scenario: Scenario, home: Path, sites: Sequence[str]) -> dict[str, Path]:
+    """Draw each site's images, and the held-out ones, below ``home``; return the sites' folders."""
+    data = {site: home / "data" / site for site in sites}
+    for number, root in enumerate(data.values()):
+        scenario.write_site(root, number, IMAGE_SIZE, number)
+    scenario.write_heldout(home / "heldout", IMAGE_SIZE, seed=99)
+    return data
+
+
+def take_slurm(browser: str, target: Path) -> None:
+    """Play a run with a site whose compute node has no network, and picture its second round on a terminal."""
+    scenario, (here, other) = SCENARIOS["octa_segmentation"], SITE_NAMES[:2]
+    with tempfile.TemporaryDirectory(prefix="dropfed-") as scratch:
+        home, shoot = Path(scratch).resolve(), _shooting(browser, target, Path(scratch))
+        data = _drawn(scenario, home, (here, other))
+        run = run_configuration(scenario, list(data), IMAGE_SIZE, method=scenario.method, rounds=2, seed=2021)
+        for site in data:
+            (home / "folders" / site).mkdir(parents=True)
+        urls = {site: (home / "folders" / site).as_uri() for site in data}
+        set_up(home, run, data, urls, federation="retina", heldout=home / "heldout", poll_s=1.0, policy=POLICY)
+        work = home / "sites" / here
+        write_file(work / FILE, (work / FILE).read_bytes().replace(b"exchange: null", b"exchange: exchange"))
+        daemons = [
+            subprocess.Popen([sys.executable, "-m", *daemon], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for daemon in (
+                ("aggregator.cli", "launch", str(home / "aggregator" / RUN_FILE), "--work", str(home / "aggregator")),
+                ("site_client.cli", "run", "--work", str(home / "sites" / other)),
+            )
+        ]
+        try:
+            shoot("slurm.png", _on_terminal(work, MessageRef("update", run.run, 2)).as_uri())
+        finally:
+            for daemon in daemons:
+                daemon.terminate()
+            for daemon in daemons:
+                daemon.wait()
+
+
+def _on_terminal(work: Path, answer: MessageRef) -> Path:
+    """Have the site's commands take turns until one of them has signed an answer; write that turn as a page."""
+    said = ""
+    while not (work / "mirror" / answer.manifest).exists():
+        lines = []
+        for command, *before in (("move --once",), ("run --once", *NO_NETWORK), ("status",)):
+            called = [*before, sys.executable, "-m", "site_client.cli", *command.split(), "--work", str(work)]
+            done = subprocess.run(called, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+            lines += [f"$ dropfed-site {command} --work {work}", done.stdout]
+        said = "\n".join(lines).replace(str(work), SHARED)
+    write_file(work.parent / "slurm.html", TERMINAL.format(html.escape(said)).encode())
+    return work.parent / "slurm.html"
 
 
 def _survey(home: Path, task: str, sites: list[str]) -> Path:
@@ -158,7 +215,7 @@ def _shooting(browser: str, target: Path, scratch: Path) -> Shoot:
     return lambda name, address: _shoot(browser, address, target / name, SHOTS[name], profile=scratch / "profile")
 
 
-PLAYS = {"demo": take_demo, "path": take_path, "staging": take_staging}
+PLAYS = {"demo": take_demo, "path": take_path, "staging": take_staging, "slurm": take_slurm}
 
 
 def _picture_dashboard(shoot: Shoot, home: Path, store: RunStore, demo: subprocess.Popen[bytes]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +23,11 @@ from shared.folder.lock import work_lock
 from site_client.configuration import read_configuration
 from site_client.moving import HOME, Mover, last_look, move
 from site_client.stopping import stop_event
+from tests.federation.jobs import PAUSE_S
 from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
+from tests.federation.test_crashes import DIED
 
+SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
 NO_NETWORK = ("unshare", "--net", "--map-root-user")
 
 
@@ -34,11 +40,17 @@ def _can_be_shut_off() -> bool:
 needs_no_network = pytest.mark.skipif(not _can_be_shut_off(), reason="no process can be started without a network here")
 
 
-def started_offline(work: Path, *options: str) -> subprocess.Popen[bytes]:
-    """Start the daemon as a compute node does."""
-    command = [*NO_NETWORK, sys.executable, "-m", "site_client.cli", "run", *options, "--work", str(work)]
+def shipped(name: str) -> list[str]:
+    """What a file of deploy/slurm has ``dropfed-site`` do."""
+    (arguments,) = re.findall(r"/dropfed-site (.*) --work", (SLURM / name).read_text())
+    return shlex.split(arguments)
+
+
+def start_jobs(work: Path, seams: Path) -> subprocess.Popen[bytes]:
+    """Have a compute node do one job after the other."""
+    jobs = ("-m", "tests.federation.jobs", str(seams), *shipped("train.sbatch"), "--work", str(work))
     with (work / "output.txt").open("ab") as output:
-        return subprocess.Popen(command, stdout=output, stderr=output)
+        return subprocess.Popen([*NO_NETWORK, sys.executable, *jobs], stdout=output, stderr=output)
 
 
 def from_aggregator(folder: Path) -> set[Path]:
@@ -48,26 +60,35 @@ def from_aggregator(folder: Path) -> set[Path]:
 
 
 @needs_no_network
-def test_a_site_without_a_network_takes_part_to_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_site_without_a_network_takes_part_to_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As deploy/slurm has it: commands that do what there is to do and end. Some are killed, and others go on."""
+    seams = ("mirror/.*/0001/from_site/manifest", "after upload .*/0001/.*model", "after download .*/0001/verdict")
+    monkeypatch.setenv("DIES_AT", "|".join(seams))
     run = run_configuration(rounds=2, keep="last 1", tolerance=None)
     with Federation(tmp_path, run) as federation:
         work = federation.site("north")
         server, here = federation.folder("north"), work / "exchange"
         federation.change(work / "site.yaml", exchange="exchange")
-        assert started_offline(work, "--once").wait(WAIT_S) == 0, (work / "output.txt").read_text()  # its card
-        mover = federation.start("site_client.cli", "move", work=work)
+        mortal = {"job": tmp_path / "job.seams", "mover": tmp_path / "mover.seams"}
+        node = start_jobs(work, mortal["job"])
+        federation.processes.append(node)
         federation.start_site("south")
         federation.start_aggregator()
-        job = started_offline(work)
-        for ref in (MessageRef("update", RUN, 1), MessageRef("verdict", RUN, 1)):
-            federation.wait_until((here / ref.manifest).exists, f"{ref.path} in the directory")
-            mover.kill()  # whatever it was at, another goes on
-            mover.wait()
-            mover = federation.start("site_client.cli", "move", work=work)
+        while node.poll() is None:
+            mover = federation.start("site_client.cli", *shipped("move.cron"), work=work, dying=mortal["mover"])
+            assert mover.wait(WAIT_S) in (0, DIED), (work / "output.txt").read_text()
+            time.sleep(PAUSE_S)
+        assert node.returncode == 0, (work / "output.txt").read_text()
         federation.wait_for_finals()
-        job.terminate()
-        assert job.wait(WAIT_S) == 0
+        assert federation.start("site_client.cli", *shipped("move.cron"), work=work).wait(WAIT_S) == 0
         federation.stop_all()
+        died_at = {who: path.read_text() for who, path in mortal.items()}
+        answer, verdict = MessageRef("update", RUN, 1), MessageRef("verdict", RUN, 1)
+        assert f"before mirror/{answer.manifest}" in died_at["job"]
+        assert f"after upload {answer.path}" in died_at["mover"]
+        assert f"after download {verdict.path}" in died_at["mover"]
 
         assert not verify(LocalFolder(server)).findings
         assert not verify(LocalFolder(here)).findings

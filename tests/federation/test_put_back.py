@@ -22,9 +22,15 @@ from shared.exchange.records.wire import Encrypt
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer
 from shared.folder.local import LocalFolder
+from site_client import store
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
+from site_client.division import BUDGET, DIVISION
+from site_client.heartbeat import last_status
 from site_client.store import is_restored
+from tests.federation.running import RUN as TRAINED
+from tests.federation.running import WAIT_S, Federation, run_configuration
+from tests.federation.test_crashes import DIED
 from tests.played import RUN, Played
 
 UPDATE, VERDICT = MessageRef("update", RUN, 1), MessageRef("verdict", RUN, 1)
@@ -137,3 +143,59 @@ def test_two_copies_of_a_work_directory_are_told_from_a_stray(tmp_path: Path) ->
         other.outbox.sign(UPDATE, files, in_reply_to=asked.digest)
     with pytest.raises(ActionRequiredError, match=f"{MANIFEST} is in the folder already, signed with our key, and not"):
         other.outbox.publish()
+
+
+def test_a_site_that_lost_what_the_aggregator_counts_trains_no_further_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells its people, whose withdrawal has the others go on without it."""
+    monkeypatch.setenv("DIES_AT", f"mirror/{MessageRef('verdict', TRAINED, 1).manifest}")
+    run = run_configuration(method="scaffold", rounds=2, quorum=1, tolerance=None)
+    with Federation(tmp_path, run) as federation:
+        home, lost, folder = federation.site("north"), tmp_path / "lost", federation.folder("north")
+        aggregator, north = federation.start_aggregator(), federation.start_site("north", dying=tmp_path / "seams")
+        federation.start_site("south")
+        assert north.wait(WAIT_S) == DIED, federation.output(home)
+        home.rename(lost)
+        home.mkdir(mode=0o700)
+        for name in ("site.yaml", "signing.key", "encryption.key", "password", DIVISION, BUDGET):
+            shutil.copy2(lost / name, home / name)
+        federation.start_site("north")
+
+        def trouble() -> str:
+            status = last_status(home)
+            return (status and status.trouble) or ""
+
+        federation.wait_until(lambda: trouble() or 2 in _answered(folder), "what is told, or a wrong answer")
+        assert "what scaffold has this site remember was lost after round 1, and the aggregator still" in trouble()
+        assert federation.start("site_client.cli", "withdraw", TRAINED, "--yes", work=home).wait(WAIT_S) == 0
+        assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
+        federation.wait_until(lambda: federation.has_final("south"), "the final model")
+        assert not trouble()
+        federation.stop_all()
+        answered = {site: _answered(federation.folder(site)) for site in run.sites}
+        assert answered == {"north": [1], "south": [1, 2, 3]}
+        assert not any(verify(LocalFolder(federation.folder(site))).findings for site in run.sites)
+
+
+def _answered(folder: Path) -> list[int]:
+    """The rounds that a site has answered."""
+    return [no for no in range(1, 4) if (folder / MessageRef("update", TRAINED, no).manifest).exists()]
+
+
+def test_what_an_old_work_directory_has_of_earlier_rounds_does_not_count(tmp_path: Path) -> None:
+    run, work = Played(tmp_path), tmp_path / "north"
+    run.offer_and_consent(rounds=3)
+
+    def lost(before: int) -> int | None:
+        return store.lost_round(work, run.site.ledger, RUN, before=before)
+
+    assert lost(1) is None  # nothing was counted yet
+    run.round(1, True)
+    assert lost(2) == 1
+    kept = store.personal_path(work, RUN, 1)
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"")
+    assert lost(2) is None
+    run.round(2, True)
+    assert store.newest_accepted(work, run.site.ledger, RUN, before=3) == kept and lost(3) == 2

@@ -326,6 +326,14 @@ def test_batchnorms_statistics_are_in_no_regulariser_and_no_state(task, name):
     assert set(method.correction(local)) == (trained if name != "dataweightedfed" else set())
 
 
+@pytest.mark.parametrize("name", [*OPTIONS, "fedap", "moon"])
+def test_a_site_may_not_begin_anew_what_the_aggregator_has_the_sum_of(name):
+    method, found = open_method(name, OPTIONS.get(name, {})), task_named("octa_segmentation")
+    network = found.build_model(found.options(TASKS["octa_segmentation"]), 2, 1)
+    groups = method.groups(network, sharing(found, method, network))
+    assert groups.are_counted is (name in WITH_STATE)
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_batchnorms_statistics_are_averaged_plainly(name, tmp_path):
     """Beside the parameters of the same network, which with a drift on record are not."""

@@ -67,6 +67,11 @@ class Groups:
     at_aggregator: TensorLists = field(default_factory=dict)
     with_final: TensorLists = field(default_factory=dict)
 
+    @property
+    def are_counted(self) -> bool:
+        """Whether the aggregator may count what stays at the sites: no site that lost its part may begin it anew."""
+        return bool(self.at_site and self.at_aggregator)
+
 
 Batches = Callable[[Literal["train", "validation"]], Iterator[tuple[Tensor, Tensor]]]
 """A split's inputs and targets in batches, as they are, on the network's device."""
