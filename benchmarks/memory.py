@@ -10,7 +10,7 @@ received. Floor: 1 model + 400 MB. Writes benchmarks/results/memory.json.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -77,7 +77,10 @@ def measure() -> dict[str, dict[str, object]]:
     """Figures of both kinds by number of sites, each with its floor."""
     figures: dict[str, dict[str, object]] = {}
     resnet = {"encoder": "resnet50", "weights": "random"}
-    kinds = {"the exchange alone": peak_of_exchange, "a ResNet-50, scored": partial(peak_of_launch, network=resnet)}
+    kinds: dict[str, Callable[[int], dict[str, float]]] = {
+        "the exchange alone": peak_of_exchange,
+        "a ResNet-50, scored": partial(peak_of_launch, network=resnet),
+    }
     for kind, peak in kinds.items():
         figures[kind] = {}
         for sites in SITES:

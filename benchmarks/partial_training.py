@@ -28,7 +28,8 @@ from shared.learning.tasks.terms import Options
 NETWORKS = ("vit_b_16", "vit_l_16", "swin_b", "convnext_base")
 WITH_ATTENTION = ("vit_b_16", "vit_l_16", "swin_b")
 RANKS = (4, 8, 16)
-TASK = task_named("fundus_disease")  # whose head travels; here it is one linear layer to three classes
+TASK = task_named("fundus_disease")  # whose head travels; here it is one linear layer to its classes
+CLASSES = 3
 SIZE = 224
 BATCH, STEPS, REPEATS = 8, 2, 3
 
@@ -36,13 +37,14 @@ BATCH, STEPS, REPEATS = 8, 2, 3
 def options_of(encoder: str, train: object) -> Options:
     """The task's options for one encoder."""
     given = {"encoder": encoder, "weights": "random", "image_size": SIZE, "hidden": [], "train": train}
-    return TASK.options(given)
+    options: Options = TASK.options(given)
+    return options
 
 
 def built(encoder: str, train: object) -> tuple[torch.nn.Module, Sharing]:
     """A network, and what of it travels by FedAvg."""
     options, method = options_of(encoder, train), open_method("fedavg", {})
-    network = build_network(TASK, method, options, len(options.class_names), run_seed=1)
+    network = build_network(TASK, method, options, CLASSES, run_seed=1)
     return network, sharing(TASK, method, network)
 
 
@@ -77,7 +79,7 @@ def trained_s(encoder: str, train: object) -> float:
     optimizer = new_optimizer(network, options_of(encoder, train), 0.001)
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(BATCH, 3, SIZE, SIZE, generator=generator)
-    targets = torch.arange(BATCH) % 3
+    targets = torch.arange(BATCH) % CLASSES
     network.train()
     began = time.process_time()
     for _ in range(STEPS):
