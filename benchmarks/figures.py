@@ -58,6 +58,7 @@ class Figure:
     measured: tuple[str, ...]
 
 
+MODEL_CHECK = Figure("model-check", "tests.model_check", _DECISIONS)
 FIGURES = (
     Figure(
         "exchange",
@@ -118,7 +119,7 @@ FIGURES = (
             "tests/test_export_forms.py",
         ),
     ),
-    Figure("model-check", "tests.model_check", _DECISIONS),
+    MODEL_CHECK,
     Figure("model-check-replay", "tests.model_check.replay --walks 1000", (*_DAEMONS, "tests/model_check")),
     Figure(
         "partial_training",
@@ -239,13 +240,14 @@ def _state(figure: Figure) -> Iterator[str]:
     recorded = json.loads(path.read_bytes())
     at: str = recorded["commit"]
     yield f"{recorded['date']}, {at[:9]}" + (" with changes" if at.endswith(CHANGES) else "")
-    yield "current" if _is_unchanged(at, figure.measured) else "**older than what it measures**"
+    yield "current" if is_current(figure, at) else "**older than what it measures**"
 
 
-def _is_unchanged(at: str, paths: tuple[str, ...]) -> bool:
+def is_current(figure: Figure, at: str) -> bool:
+    """Return whether nothing that decides a figure has changed since a commit."""
     if at.endswith(CHANGES):
         return False
-    command = ["git", "diff", "--quiet", at, "--", *(f":/{path}" for path in paths)]
+    command = ["git", "diff", "--quiet", at, "--", *(f":/{path}" for path in figure.measured)]
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0  # 128: no such commit here
 
 
