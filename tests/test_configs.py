@@ -81,7 +81,7 @@ BY_LAUNCH = {"plugins", "scores"}
 """Keys that nobody writes: ``launch`` fills them in."""
 RARE = {"trainer"}
 """Keys that few runs have, and whose own guide shows them."""
-OWN = ("octa_segmentation", "dr_staging")
+OWN = ("octa_segmentation", "dr_staging", "time_series", "spectrograms")
 """Tasks whose templates suggest something else than the papers."""
 
 

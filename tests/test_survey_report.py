@@ -86,7 +86,7 @@ def test_nothing_stands_out_between_sites_that_are_alike() -> None:
 def test_a_class_that_one_site_lacks_is_told_and_a_withheld_one_is_not() -> None:
     warned, proposed = said(sheet(classes={"0": "400", "1": "0", "other": "0"}), sheet())
     assert any(each.startswith("north: no image is of class 1, which south has") for each in warned)
-    assert proposed["method"] == "feduaa"  # as far as grades are told
+    assert proposed["method"] == "fedbn"  # as far as grades are told
     warned, _ = said(sheet(classes={"0": None, "1": None, "other": None}), sheet())
     assert not any("no image is of class" in each for each in warned)
 

@@ -16,7 +16,7 @@ from shared.commands import say
 @click.argument("run")
 @WORK
 @click.option(
-    "--output", type=click.Path(path_type=Path), required=True, help="Folder to make; never one that is there."
+    "--output", type=click.Path(path_type=Path), required=True, help="Folder to make; it must not exist yet."
 )
 @click.option("--onnx", is_flag=True, help="Write model.onnx too, compared with PyTorch; needs dropfed[onnx].")
 @click.option("--monai", is_flag=True, help="Write a MONAI bundle too, in monai/.")

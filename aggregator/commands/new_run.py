@@ -1,4 +1,4 @@
-"""Write the settings of a new run, with a comment on each; asks for what no option says."""
+"""Write the settings of a new run, with a comment on each; asks for whatever no option gives."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Method(click.ParamType[str]):
 @click.option("--rounds", type=int, help="Rounds of training.")
 @click.option("--site", "sites", multiple=True, metavar="NAME", help="A site that is asked; once per site.")
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write; never one that is there."
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write; it must not exist yet."
 )
 @click.option("--defaults", is_flag=True, help="Ask nothing: where no option says otherwise, take what is suggested.")
 def command(

@@ -1,4 +1,4 @@
-"""Make the aggregator a new signing key, handed over to by the present one. No launch may be at work here.
+"""Create a new signing key for the aggregator; the present key signs the hand-over. No launch may be at work here.
 
 The folders show the hand-over from the next launch on. A hospital goes on once a person there has compared the new key
 with yours, by telephone, and named it: `dropfed-site accept-key`.

@@ -1,4 +1,4 @@
-"""Say everything for which `launch` would refuse RUN_YAML, and what to think of first; nothing is sent or written.
+"""List every reason why `launch` would refuse RUN_YAML, and what to think of first; nothing is sent or written.
 
 The initial model is made and scored on the held-out images, as `launch` does it, which may take a minute.
 """

@@ -264,7 +264,7 @@ def _classes_of_means(found: Mapping[str, Part], split: Split) -> list[str]:
     """Return over which classes each site's means over classes are, as far as it tells."""
     told = {site: row.classes for site, part in found.items() if (row := part.row(split)) and row.classes}
     of_sites = "; ".join(f"{site} {', '.join(classes)}" for site, classes in told.items())
-    return [f"means over classes are over those that a site has images of; told are: {of_sites}"] if told else []
+    return [f"means over classes cover those of which a site has images; reported: {of_sites}"] if told else []
 
 
 def _of_class(row: Row | None, number: str) -> Cell:

@@ -1,6 +1,6 @@
 """Have the daemon do nothing until `resume`: read nothing, train nothing, send nothing but its heartbeat.
 
-A training or a transfer that is going on is broken off, and repeated or resumed later.
+Training or a transfer in progress is interrupted, and repeated or resumed later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make this site a new signing key, handed over to by the present one. The daemon must be stopped for it.
+"""Create a new signing key for this site; the present key signs the hand-over. The daemon must be stopped for it.
 
 The folder shows the hand-over from the daemon's next start on, and the aggregator follows it by itself.
 """

@@ -188,7 +188,7 @@ def test_a_report_shows_what_a_score_is_over() -> None:
     ]
     assert not any("error" in line[0] or "images_of" in line[0] for line in shown)
     notes = as_in_papers(view, 0, "test").notes
-    assert notes[-1] == "means over classes are over those that a site has images of; told are: north 0"
+    assert notes[-1] == "means over classes cover those of which a site has images; reported: north 0"
     table = before_and_after(view, 0, "auroc", "AUROC")
     assert table.header == ("site", "before training", "after", "chosen model, 95 % interval", "test images")
     assert [cell.text for cell in table.shown[0]] == ["north", "0.800", "0.800", "0.702 to 0.898", "40"]
