@@ -227,7 +227,9 @@ def proposals(sheets: Mapping[str, Sheet]) -> list[Proposal]:
 def _method(sheets: Mapping[str, Sheet]) -> Proposal:
     grades = {_highest_grade(sheet) for sheet in sheets.values()} - {None}
     if len(grades) > 1:
-        return Proposal("method", "fedbn", "the sites grade by different scales: besides the heads, BatchNorm stays there")
+        return Proposal(
+            "method", "fedbn", "the sites grade by different scales: beside the heads BatchNorm stays there"
+        )
     makers = {maker for sheet in sheets.values() if (maker := _main(sheet.makers)) not in (None, NOT_SAID, OTHER)}
     if differ := colours_that_differ(sheets):
         return Proposal(

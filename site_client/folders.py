@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.errors import DataError
+from shared.errors import ActionRequiredError, DataError
+from shared.exchange.records.run import Plugin
 from shared.learning.apart import Progress, Question
 from shared.learning.data.division import Block, Folders, Present, present
 from shared.learning.data.sets import Members, SetName, members_of
@@ -15,7 +16,7 @@ from shared.learning.plugins import plugins_of
 from shared.learning.tasks import task_named, task_names
 from shared.plurals import pluralize
 from site_client.apart import answered
-from site_client.configuration import SiteConfiguration
+from site_client.configuration import FILE, SiteConfiguration
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,13 @@ def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[
 
     Raises:
         DataError: what is wrong in one of them.
-        ConfigurationError: a task is a plug-in's that is not allowed here.
+        ActionRequiredError: a task is a plug-in's that is not allowed here.
     """
     found: dict[str, tuple[Unit, ...]] = {}
     known = task_names()
     for task in (task for task in tasks if task in known):
         plugins = plugins_of([("tasks", task)])
+        _require_allowed(task, plugins, site)
         for name, folders, pattern in (
             (task, site.data, site.groups.get(task)),
             (_ood_of(task), site.out_of_distribution, None),
@@ -82,6 +84,21 @@ def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[
                 except DataError as error:
                     raise DataError([f"{name}: {problem}" for problem in error.problems]) from None
     return found
+
+
+def _require_allowed(task: str, plugins: Iterable[Plugin], site: SiteConfiguration) -> None:
+    """Demand that the wheel which reads a folder may be imported here: no run asks for it, so none is declined for it.
+
+    Raises:
+        ActionRequiredError: it may not.
+    """
+    for plugin in plugins:
+        if site.policy.plugins.get(plugin.name) != plugin.sha256:
+            told = f"{FILE}: data: {task} is of the plug-in {plugin.name} {plugin.version}, {plugin.sha256}"
+            raise ActionRequiredError(
+                f"{told}, which `policy: plugins:` does not allow; write that hash down there if you trust what is "
+                f"installed, or take {task} out of `data`"
+            )
 
 
 def all_units(work: Path, site: SiteConfiguration) -> dict[str, tuple[Unit, ...]]:

@@ -15,7 +15,9 @@ from shared.stopping import set_by_signals
 
 @click.command(help=__doc__)
 @WORK
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but loopback needs a token.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; beyond loopback with a token."
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="0: any that is free.")
 def command(work: Path, host: str, port: int) -> None:
     stop = set_by_signals(threading.Event())

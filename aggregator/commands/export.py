@@ -15,9 +15,7 @@ from shared.commands import say
 @click.command(help=__doc__)
 @click.argument("run")
 @WORK
-@click.option(
-    "--output", type=click.Path(path_type=Path), required=True, help="Folder to make; it must not exist yet."
-)
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to make; it must not exist yet.")
 @click.option("--onnx", is_flag=True, help="Write model.onnx too, compared with PyTorch; needs dropfed[onnx].")
 @click.option("--monai", is_flag=True, help="Write a MONAI bundle too, in monai/.")
 def command(run: str, work: Path, output: Path, onnx: bool, monai: bool) -> None:

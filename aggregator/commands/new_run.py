@@ -62,9 +62,7 @@ class _Method(click.ParamType[str]):
 @click.option("--start", metavar="RUN", help="Begin with the model of an earlier run, or of an export in WORK/weights.")
 @click.option("--rounds", type=int, help="Rounds of training.")
 @click.option("--site", "sites", multiple=True, metavar="NAME", help="A site that is asked; once per site.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write; it must not exist yet."
-)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write; it must not exist yet.")
 @click.option("--defaults", is_flag=True, help="Ask nothing: where no option says otherwise, take what is suggested.")
 def command(
     *,

@@ -32,7 +32,7 @@ from shared.learning import plugins
 from shared.learning.tasks import task_named
 from site_client.apart import ALLOWED_IN, answered
 from site_client.configuration import Policy, SiteConfiguration
-from site_client.folders import UnitsIn
+from site_client.folders import UnitsIn, all_units
 from site_client.offer import describe
 from site_client.policy import judge
 from studies.cli import main as study
@@ -288,6 +288,21 @@ def test_a_run_goes_on_after_an_update_of_dropfed_and_not_after_one_of_the_wheel
     assert f"site.yaml, policy: plugins, allows the files {before.sha256[:16]}…; if you trust" in told.text
     with pytest.raises(ConfigurationError, match="plugins: are others than those that are installed here"):
         allowed_plugins(settings, begun)
+
+
+def test_a_folder_of_a_wheel_that_is_not_allowed_declines_no_run_of_another_task(
+    installed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "shapes").mkdir()
+    site = a_site(tmp_path, POLICY).model_copy(update={"data": {"round_shapes": "shapes"}})
+    with pytest.raises(ActionRequiredError) as found:  # no ConfigurationError, for which an offer is declined
+        all_units(tmp_path, site)
+    assert str(found.value) == (
+        f"site.yaml: data: round_shapes is of the plug-in dropfed-round-shapes 0.1.0, {here().sha256}, which `policy: "
+        "plugins:` does not allow; write that hash down there if you trust what is installed, or take round_shapes out "
+        "of `data`"
+    )
+    assert "round_shapes" not in sys.modules
 
 
 # --- plug-ins that misbehave --------------------------------------------------------------------------------------
