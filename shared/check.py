@@ -116,7 +116,7 @@ def look_at_plugins(allowed: Mapping[str, str], where: str) -> Iterator[Finding]
                 "installed, write down its hash, else install the allowed wheel again",
             )
         else:
-            yield Finding("ok", f"{told}: allowed; provides {', '.join(provided_by(distribution))}")
+            yield Finding("ok", f"plug-in {plugin.in_full}: allowed; provides {', '.join(provided_by(distribution))}")
     for name in sorted(allowed.keys() - here.keys()):
         yield Finding("warning", f"plug-in {name}: {where} allows it, and it is not installed; install its wheel")
 

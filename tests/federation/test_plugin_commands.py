@@ -211,7 +211,7 @@ def test_predict_at_a_site(home: Path, exported: tuple[Path, Result], tmp_path: 
 def test_check_at_a_site(home: Path) -> None:
     result = CliRunner().invoke(site, ["check", "--work", str(home / "north")])
     lines = result.stdout.splitlines()
-    assert f"ok       {WHO}, {wheel().sha256}: allowed; provides task watched, score quarter" in lines
+    assert f"ok       plug-in {wheel().in_full}: allowed; provides task watched, score quarter" in lines
     assert f"ok       watched: 10 labelled images in {home / 'data'}; classes: background, vessel" in lines
     assert any(line.startswith(f"ok       watched: run {RUN} divides them into train") for line in lines)
 
