@@ -4,8 +4,6 @@ which file and line.
 
 from __future__ import annotations
 
-import importlib
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -24,9 +22,9 @@ from site_client.offer import describe
 from studies.cli import main as study
 from studies.daemons import run_exchange
 from tests.federation.running import make_data, run_configuration
+from tests.installed_wheel import install_wheel
 from tests.played import RUN, Played
 
-REPOSITORY = Path(__file__).parents[1]
 WHO = "plug-in dropfed-faulty 0.1.0"
 MODULE = '''
 from pathlib import Path
@@ -116,21 +114,11 @@ def line_of(hook: str) -> str:
 @pytest.fixture
 def does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file that says what the installed wheel does wrong."""
-    told, installed, about = tmp_path / "does", tmp_path / "installed", "dropfed_faulty-0.1.0.dist-info"
+    told = tmp_path / "does"
     told.write_text("")
-    files = {
-        "faulty.py": MODULE.format(does=str(told)),
-        f"{about}/METADATA": "Metadata-Version: 2.1\nName: dropfed-faulty\nVersion: 0.1.0\n",
-        f"{about}/entry_points.txt": "[dropfed.methods]\nfaulty = faulty:Faulty\n[dropfed.scores]\nodd = faulty:odd\n",
-    }
-    for name, text in files.items():
-        (installed / name).parent.mkdir(parents=True, exist_ok=True)
-        (installed / name).write_text(text)
-    (installed / about / "RECORD").write_text("".join(f"{name},,\n" for name in files))
-    monkeypatch.syspath_prepend(str(installed))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(installed), str(REPOSITORY)]))
-    monkeypatch.setattr(plugins, "_permitted", set())
-    importlib.invalidate_caches()
+    modules = {"faulty.py": MODULE.format(does=str(told))}
+    entry_points = "[dropfed.methods]\nfaulty = faulty:Faulty\n[dropfed.scores]\nodd = faulty:odd\n"
+    install_wheel(tmp_path / "installed", "faulty", modules, entry_points, monkeypatch)
     yield told
     sys.modules.pop("faulty", None)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 import re
 import sys
 import threading
@@ -29,8 +27,8 @@ from tests.canary import password_of
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, own_logins, run_configuration
 from tests.folder.logins import AGGREGATOR
+from tests.installed_wheel import install_wheel
 
-REPOSITORY = Path(__file__).parents[2]
 MODULE = '''
 import json, os, sys, time
 from pathlib import Path
@@ -115,20 +113,9 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def wheel(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
     """The wheel as it lies once it is installed, for this process and those that it starts; it is not permitted yet."""
-    installed, about = place.parent / "installed", "dropfed_shaky-0.1.0.dist-info"
-    files = {
-        "shaky.py": MODULE.format(place=str(place)),
-        f"{about}/METADATA": "Metadata-Version: 2.1\nName: dropfed-shaky\nVersion: 0.1.0\n",
-        f"{about}/entry_points.txt": "[dropfed.methods]\nshaky = shaky:Shaky\n",
-    }
-    for name, text in files.items():
-        (installed / name).parent.mkdir(parents=True, exist_ok=True)
-        (installed / name).write_text(text)
-    (installed / about / "RECORD").write_text("".join(f"{name},,\n" for name in files))
-    monkeypatch.syspath_prepend(str(installed))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(installed), str(REPOSITORY)]))
-    monkeypatch.setattr(plugins, "_permitted", set())
-    importlib.invalidate_caches()
+    modules = {"shaky.py": MODULE.format(place=str(place))}
+    entry_points = "[dropfed.methods]\nshaky = shaky:Shaky\n"
+    install_wheel(place.parent / "installed", "shaky", modules, entry_points, monkeypatch)
     yield plugins.described(plugins.distributions()["dropfed-shaky"])
     assert "shaky" not in sys.modules, "the daemons' own process has imported it"
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +20,9 @@ from site_client.heartbeat import PUBLIC_TROUBLE
 from tests.federation.hospital import Hospital
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, RUN, TASK, WAIT_S, fresh, own_logins, run_configuration, write_data
+from tests.installed_wheel import REPOSITORY, install_wheel
 
-REPOSITORY = Path(__file__).parents[2]
 WHO = "plug-in dropfed-wayward 0.1.0"
-ABOUT = "dropfed_wayward-0.1.0.dist-info"
 MODULE = '''
 import time
 from pathlib import Path
@@ -89,20 +86,8 @@ def does(tmp_path: Path) -> Path:
 @pytest.fixture
 def installed(does: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where its wheel is installed, for this process and those that it starts; it is not permitted here."""
-    place = tmp_path / "installed"
-    files = {
-        "wayward.py": MODULE.format(does=str(does)),
-        f"{ABOUT}/METADATA": "Metadata-Version: 2.1\nName: dropfed-wayward\nVersion: 0.1.0\n",
-        f"{ABOUT}/entry_points.txt": "[dropfed.tasks]\nwayward = wayward:Wayward\n",
-    }
-    for name, text in files.items():
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text(text)
-    (place / ABOUT / "RECORD").write_text("".join(f"{name},,\n" for name in files))
-    monkeypatch.syspath_prepend(str(place))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(REPOSITORY)]))
-    monkeypatch.setattr(plugins, "_permitted", set())
-    importlib.invalidate_caches()
+    place, modules = tmp_path / "installed", {"wayward.py": MODULE.format(does=str(does))}
+    install_wheel(place, "wayward", modules, "[dropfed.tasks]\nwayward = wayward:Wayward\n", monkeypatch)
     yield place
     assert "wayward" not in sys.modules, "the daemon's own process has imported it"
 
@@ -161,7 +146,7 @@ def test_a_run_goes_on_once_it_does_what_it_must(
         # 3. Its files change before the next round, and then are gone.
         assert site.receive(first)
         site.send_verdict(run, 1)
-        module, about = installed / "wayward.py", installed / ABOUT
+        module, about = installed / "wayward.py", installed / "dropfed_wayward-0.1.0.dist-info"
         good = module.read_bytes()
         module.write_bytes(good + b"more = 1\n")
         site.send_round(run, 2)

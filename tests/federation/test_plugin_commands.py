@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -35,11 +34,11 @@ from shared.learning.tasks import task_named
 from site_client.cli import main as site
 from site_client.configuration import SiteConfiguration
 from tests.federation.running import POLICY, TINY
+from tests.installed_wheel import install_wheel
 from tests.learning.exports import write_export
 from tests.learning.small_sites import write_small
 from tests.played import RUN, ended_run
 
-REPOSITORY = Path(__file__).parents[2]
 WHO = "plug-in dropfed-watched 0.1.0"
 SECRETS = {"DROPFED_PASSWORD": "the password of the folder", "OWNCLOUD_TOKEN": "the token of the cloud"}
 WORKS, KEYS = ("aggregator", "north", "encrypted/aggregator", "encrypted/north"), ("signing.key", "encryption.key")
@@ -94,24 +93,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A federation that has ended a run of the plug-in's task; the wheel is installed for every process of this one."""
     root = tmp_path_factory.mktemp("watched")
     (root / "place").mkdir()
-    installed, about = root / "installed", "dropfed_watched-0.1.0.dist-info"
-    files = {
-        "watched.py": MODULE.format(place=str(root / "place")),
-        f"{about}/METADATA": "Metadata-Version: 2.1\nName: dropfed-watched\nVersion: 0.1.0\n",
-        f"{about}/entry_points.txt": "[dropfed.tasks]\nwatched = watched:Watched\n"
-        "[dropfed.scores]\nquarter = watched:quarter\n",
-    }
-    for name, text in files.items():
-        (installed / name).parent.mkdir(parents=True, exist_ok=True)
-        (installed / name).write_text(text)
-    (installed / about / "RECORD").write_text("".join(f"{name},,\n" for name in files))
+    modules = {"watched.py": MODULE.format(place=str(root / "place"))}
+    entry_points = "[dropfed.tasks]\nwatched = watched:Watched\n[dropfed.scores]\nquarter = watched:quarter\n"
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(installed))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(installed), str(REPOSITORY)]))
-        patch.setattr(plugins, "_permitted", set())
+        install_wheel(root / "installed", "watched", modules, entry_points, patch)
         for name, value in SECRETS.items():
             patch.setenv(name, value)
-        importlib.invalidate_caches()
         _federation(root)
         yield root
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -33,10 +31,9 @@ from studies.configuration import StudyConfiguration
 from studies.matrix import expand
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, own_logins, run_configuration, staging_run
+from tests.installed_wheel import install_wheel
 
-REPOSITORY = Path(__file__).parents[2]
-WHEEL = {
-    "brier/__init__.py": """
+MODULE = """
 import numpy as np
 import dropfed
 
@@ -49,26 +46,20 @@ def rare(probabilities, truth):
 brier = dropfed.Measure(compute, dropfed.Range(lowest=0.0, highest=2.0))
 too_high = dropfed.Measure(lambda probabilities, truth: 3.0, dropfed.Range(lowest=0.0, highest=2.0))
 of_one_class = dropfed.Measure(rare, dropfed.Range())
-""",
-    "dropfed_brier-0.1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: dropfed-brier\nVersion: 0.1.0\n",
-    "dropfed_brier-0.1.0.dist-info/entry_points.txt": "[dropfed.scores]\n"
-    "brier = brier:brier\ntoo_high = brier:too_high\nof_one_class = brier:of_one_class\n"
-    "no_measure = brier:compute\nauroc = brier:brier\n",
-}
+"""
+ENTRY_POINTS = """[dropfed.scores]
+brier = brier:brier
+too_high = brier:too_high
+of_one_class = brier:of_one_class
+no_measure = brier:compute
+auroc = brier:brier
+"""
 
 
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
     """The wheel as it lies once it is installed, for this process and those that it starts; it is not permitted yet."""
-    place = tmp_path / "installed"
-    for name, text in WHEEL.items():
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text(text)
-    (place / "dropfed_brier-0.1.0.dist-info" / "RECORD").write_text("".join(f"{name},,\n" for name in WHEEL))
-    monkeypatch.syspath_prepend(str(place))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(REPOSITORY)]))
-    monkeypatch.setattr(plugins, "_permitted", set())
-    importlib.invalidate_caches()
+    install_wheel(tmp_path / "installed", "brier", {"brier/__init__.py": MODULE}, ENTRY_POINTS, monkeypatch)
     yield plugins.described(plugins.distributions()["dropfed-brier"])
     sys.modules.pop("brier", None)
 
