@@ -10,6 +10,7 @@ older than what they measure.
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.record import CHANGES, RESULTS, commit
+from benchmarks.record import CHANGES, RESULTS, commit, git
 
 PAGE = RESULTS / "README.md"
 FOLDERS = {
@@ -244,11 +245,39 @@ def _state(figure: Figure) -> Iterator[str]:
 
 
 def is_current(figure: Figure, at: str) -> bool:
-    """Return whether nothing that decides a figure has changed since a commit."""
+    """Return whether nothing that decides a figure has changed since a commit; comments and docstrings decide none."""
     if at.endswith(CHANGES):
         return False
-    command = ["git", "diff", "--quiet", at, "--", *(f":/{path}" for path in figure.measured)]
-    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0  # 128: no such commit here
+    try:
+        changed = git("diff", "--name-only", "--no-renames", at, "--", *(f":/{path}" for path in figure.measured))
+    except subprocess.CalledProcessError:
+        return False  # there is no such commit here
+    return all(name.endswith(".py") and _does_the_same(name, at) for name in changed.splitlines())
+
+
+def _does_the_same(name: str, at: str) -> bool:
+    """Return whether a Python file, named from the repository's root, has the statements that it had at a commit."""
+    path = Path(git("rev-parse", "--show-toplevel"), name)
+    if not path.exists():
+        return False
+    try:
+        before = git("show", f"{at}:{name}")
+    except subprocess.CalledProcessError:
+        return False  # there was none
+    return _statements(before) == _statements(path.read_text())
+
+
+def _statements(source: str) -> str:
+    """Return what a Python file does, without its comments and strings that stand alone."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            node.body = [  # type: ignore[attr-defined]
+                statement
+                for statement in body
+                if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+            ]
+    return ast.dump(tree)
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import FIGURES, PAGE, Figure, page
+from benchmarks.figures import FIGURES, PAGE, Figure, is_current, page
 from benchmarks.record import RESULTS, git
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +28,32 @@ def test_every_command_beside_a_figure_is_measured_by_make_figures() -> None:
 def test_what_a_figure_measures_is_there(figure: Figure) -> None:
     for path in figure.measured:
         assert list(ROOT.glob(path)), path
+
+
+@pytest.mark.parametrize(
+    ("content", "is_still_current"),
+    [
+        ('def add(a, b):\n    """Return the sum."""\n    return a + b  # in either order\n', True),
+        ("def add(a, b):\n    return b + a\n", False),
+        (None, False),
+    ],
+    ids=["comments", "statements", "deleted"],
+)
+def test_a_figure_is_older_once_a_statement_of_what_it_measures_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, is_still_current: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (measured := tmp_path / "sums.py").write_text("def add(a, b):\n    return a + b\n")
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "Add sums"]):
+        git("-c", "user.name=a", "-c", "user.email=a@example.org", *arguments)
+    figure, at = Figure("sums", "benchmarks.sums", ("sums.py",)), git("rev-parse", "HEAD")
+    assert is_current(figure, at)
+    if content is None:
+        measured.unlink()
+    else:
+        measured.write_text(content)
+    assert is_current(figure, at) is is_still_current
+    assert not is_current(figure, "0" * 40)
 
 
 def is_known(line: str) -> bool:
