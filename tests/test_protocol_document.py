@@ -60,7 +60,7 @@ def test_the_closing_digests_are_the_codes() -> None:
 
 
 def test_the_tree_names_every_message_with_its_files() -> None:
-    tree = DOCUMENT.split("## The tree")[1].split("\n\n")[1]
+    tree = DOCUMENT.split("## 1. The tree")[1].split("\n\n")[1]
     described = {}
     for line in tree.splitlines():
         path, sender, *files = line.split()
@@ -74,7 +74,7 @@ def test_the_tree_names_every_message_with_its_files() -> None:
 
 
 def test_the_auditor_s_page_lists_every_file_of_a_site_in_the_tree() -> None:
-    tree = DOCUMENT.split("## The tree")[1].split("\n\n")[1]
+    tree = DOCUMENT.split("## 1. The tree")[1].split("\n\n")[1]
     described = {names.MANIFEST, names.state_file("…"), "check-…/…"}  # which the text below the tree tells of
     for line in tree.splitlines():
         path, sender, *files = line.split()
@@ -160,7 +160,7 @@ def test_every_column_of_a_table_is_described(name: str, objective: Objective, t
 
 
 def test_the_encryption_is_the_codes(tmp_path: Path) -> None:
-    in_hex = re.findall(r"`((?:[0-9a-f]{2}){32,})`", DOCUMENT.split("### Encryption")[1].split("### Seeds")[0])
+    in_hex = re.findall(r"`((?:[0-9a-f]{2}){32,})`", DOCUMENT.split("### 9.3 Encryption")[1].split("### 9.4 Seeds")[0])
     key, wrapped, ciphertext = in_hex
     own, other = EncryptionKey(b"\x01" * 32), EncryptionKey(b"\x02" * 32)
     records: dict[str, Any] = {"federation": "retina", "site": "north", "created": "2026-11-21T09:30:00Z"}
