@@ -121,15 +121,18 @@ class Peer:
         Raises:
             RejectedError: naming the record and what is wrong.
         """
+        # 1 to 4 as of a manifest, but signed by the newest key alone (protocol 4.3).
         path = handover_path(self.next_key_number, self.sender)
         before = self.handovers[-1].after if self.handovers else Head()
         handover = _of_protocol(_open_signed_by(content, path, self.newest_key), Handover, path, self.protocol)
+        # It was written for this place, and brings a key that is new here.
         if (handover.federation, handover.site) != (self.federation, self.site):
             _refuse(path, f"was written for {handover.federation}/{handover.site}")
         if handover.number != self.next_key_number:
             _refuse(path, f"is number {handover.number}, which belongs elsewhere")
         if handover.key in self.keys:
             _refuse(path, "hands over to a key that was used before")
+        # It takes over after the last accepted message or later; if right after that, it names that very message.
         if handover.after.seq < max(before.seq, accepted.seq if accepted else 0):
             _refuse(path, "takes messages from the key that signed them")
         if accepted and handover.after.seq == accepted.seq and handover.after != accepted:
@@ -243,7 +246,8 @@ class Peer:
         body, key = self._open_signed(content, path := sheet_path(survey.number))
         answer = _of_protocol(body, Answer, path, self.protocol)
         is_stale = key not in (self.newest_key, self.key_of(answer.own_head.seq))
-        # Whoever holds a copy of an old key could name an old message, so the key must have been in use at the survey.
+        # Whoever holds a copy of an old key could name an old message, so the key must have been in use at the survey
+        # (protocol 5.1).
         if is_stale or (key != self.newest_key and self._handed_over(key) < survey.created):
             _refuse(path, f"is signed by a key of {self.sender} that was handed over before")
         self._require_here(answer, survey.number, path)
