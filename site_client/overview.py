@@ -93,7 +93,7 @@ def overview_text(state: dict[str, Any]) -> str:
         how = f"met trouble: {state['moved']['trouble']}" if state["moved"]["trouble"] else "went well"
         lines.append(f"server: the last look of `dropfed-site move`, {moment_text(state['moved']['at'])}, {how}")
     lines.append(f"limits: {state['limits']}")
-    # No record of the aggregator's tells which software it works with (docs/protocol.md).
+    # No record of the aggregator's tells which software it works with (protocol 4.2).
     lines.append(f"software: {state['software']}; the aggregator's: not told")
     if state["settings"]:
         lines.append(f"settings: {state['settings']}")

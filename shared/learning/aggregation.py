@@ -80,14 +80,17 @@ class Aggregation:
         Raises:
             ActionRequiredError: the method gave weights that are none.
         """
+        # 1. Of fewer models than the rule needs none counts (protocol 7.5).
         if len(accepted) < self._rule.fewest:
             return dict.fromkeys(accepted, 0.0)
+        # 2. The rule chooses whose models count: all, or under Krum those that lie closest to the others.
         apart = {}
         if self._rule.measures_distances:
             brought = {group: TensorList(tensors=listed) for group, listed in self._sharing.trained.items()}
             files = {site: answer.files for site, answer in accepted.items()}
             apart = distances(files, {MODEL: self._sharing.shared, **brought})
         chosen = self._rule.choose(sorted(accepted), apart)
+        # 3. Those weigh what the method says (protocol 7.2), or 1 / |S| under a rule that does not listen to the sites.
         if self._rule.weighs:
             weights = self._method.weights({site: accepted[site].contribution() for site in chosen})
             _require_weights(self._run.method, weights, chosen)
@@ -116,14 +119,18 @@ class Aggregation:
         Raises:
             OverflowError: something of it would not be finite; ``leave`` has the round end as it began.
         """
+        # 1. What goes with the model, such as control variates, is made of the same answers (protocol 7.3).
         store = self._store
         targets = {MODEL: store.aggregate_path(round_no)}
         for group in self._made:
             targets[group] = store.state_path(round_no, group)
+        # 2. A site's own model, with FedAP, is another sum of the same answers, by that site's row of weights.
         entries: dict[Path, FileEntry] = {}
         for site, row in self._rows(round_no, accepted).items():
             own = store.own_aggregate_path(round_no, site)
             entries[own] = self._combination(round_no, accepted, row).write({MODEL: own})
+        # 3. w = Σ a_k · x_k, or what the method and the rule make in its place (protocol 7.2, 7.3 and 7.5). The model
+        #    is written last: once it is there, so is all that goes with it.
         entries[targets[MODEL]] = self._combination(round_no, accepted, weights).write(targets)
         return entries
 

@@ -85,9 +85,11 @@ def check_answer(
     Raises:
         RejectedError: naming the file.
     """
+    # 1. It brings exactly the files that its round asks for (protocol 6.3), in the run's form (protocol 9.2).
     ref, trains, is_private = message.ref, message.ref.round_no <= run.rounds, run.privacy is not None
     _check_files(message, file, sharing, method, trains=trains)
     check_form(message, run.wire)
+    # 2. The table has the rows, the columns and the learning rate of this round (protocol 8.3).
     is_rounded = message.manifest.protocol > 1
     metrics = f"{ref.path}/{names.METRICS}"
     table = read_metrics(file(names.METRICS).read_bytes(), metrics, is_rounded=is_rounded)
@@ -96,9 +98,11 @@ def check_answer(
         table, metrics, round_no=ref.round_no, epochs=epochs, own=run.scores, has_baseline=run.baseline is not None
     )
     require_learning_rate(table, metrics, learning_rate(run.learning_rate, ref.round_no - 1))
+    # 3. In a private run an answer to a round that trains says what ε was spent (protocol 7.6).
     spent = epsilon_in(table) if is_private else None
     if spent is None and trains and is_private:
         raise RejectedError(metrics, f"does not say what {EPSILON} was spent")
+    # 4. θ comes where the method has it sent (protocol 8.4).
     if not method.sends_reliability:
         return None, spent
     reliability = file(names.RELIABILITY).read_bytes()
@@ -150,10 +154,13 @@ def without_spoilers(
     def answers(sites: Iterable[str]) -> dict[str, Answer]:
         return {site: answer(site) for site in sites}
 
+    # 1. Of all sound answers: what goes with the aggregate that they were measured with (protocol 7.3). If some had to
+    #    be left out, it is made again of the rest, for the last try may have been of others.
     sound = sorted(site for site, each in scored.items() if each and not each.reason)
     spoilt = spoilers(sound, run.method, lambda tried: aggregation.settle(round_no, answers(tried)))
     if spoilt:
         aggregation.settle(round_no, answers(site for site in sound if site not in spoilt))
+    # 2. Of those that also pass the tolerance check: the next aggregate, which is only tried here.
     accepted = sorted(
         site for site, each in scored.items() if each and site not in spoilt and passes(each, run, round_no, limit)
     )
@@ -186,13 +193,17 @@ def decide(
         late: what the check of an answer to the round before gave, which came once that was closed. It counts here
             where the site has not answered this round by now, and has not left the run.
     """
+    # 1. A late answer to the round before stands in for one that did not come (protocol 6.10).
     late = {site: each for site, each in late.items() if scored[site] is None and site not in withdrawn}
     found = {site: late[site].scored if site in late else each for site, each in scored.items()}
+    # 2. The tolerance check says whose model counts (protocol 7.9).
     accepted = sorted(site for site, each in found.items() if each and passes(each, run, round_no, limit))
+    # 3. The method and the run's rule weigh those: a_k (protocol 7.2 and 7.5).
     weights, why_left_out = {}, ""
     if accepted and aggregation:
         weights = aggregation.weights({site: answer(site) for site in accepted})
         why_left_out = aggregation.why_left_out(len(accepted))
+    # 4. Each site that was asked has its verdict (protocol 6.3), also who sent nothing.
     return {
         site: _verdict(
             run,
@@ -216,6 +227,7 @@ def passes(scored: Scored, run: RunConfiguration, round_no: int, limit: float | 
     Args:
         limit: what a score must exceed: the run's tolerance, or what follows from it and the last aggregate's score.
     """
+    # Something is wrong with it; or it answers the closing round, after which nothing is combined.
     if scored.reason or round_no > run.rounds:
         return False
     if run.tolerance is None:
@@ -235,7 +247,10 @@ def _verdict(
     has_withdrawn: bool,
     late: Late | None,
 ) -> Verdict:
+    # Where a late answer stands in, the weight is that answer's, and told under ``late``.
     own = None if late else weight
+    # No answer came: the site has left, or it is late. An answer that came holds something wrong, or is one to the
+    # closing round, or was compared with the tolerance and weighed.
     if scored is None and has_withdrawn:
         status, reason = "withdrawn", REASONS["withdrawn"]
     elif scored is None:

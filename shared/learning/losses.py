@@ -1,6 +1,7 @@
 """The evidential loss of FedUAA: a classifier's answer read as evidence, and what it costs to be wrong or too sure.
 
-Source: Wang et al. 2023, Federated Uncertainty-Aware Aggregation for fundus diabetic retinopathy staging, Eq. 5 to 8.
+Source: Wang et al. 2023, Federated Uncertainty-Aware Aggregation for fundus diabetic retinopathy staging, Eq. 5 to 8
+(protocol 7.4).
 
     e = softplus(logits), α = e + 1, S = Σ α, b = e / S, u = K / S, b_T = softmax(b / τ)
     L = [ψ(S) − ψ(α_y)] + λ · KL(Dir(α̃) ‖ Dir(1)) + CE(b / τ, y),   α̃ = y + (1 − y) ⊙ α
@@ -82,6 +83,7 @@ def dirichlet(evidence: Tensor) -> Dirichlet:
     """
     if evidence.ndim != 2 or evidence.shape[1] < 2:
         raise ValueError(f"expected evidence of shape (N, K) with K >= 2, got {tuple(evidence.shape)}")
+    # e → α → S → b and u, where Σ b + u = 1.
     alpha = evidence + 1
     strength = alpha.sum(dim=1)  # (N, K) -> (N,)
     return Dirichlet(
@@ -124,7 +126,9 @@ def kl_to_uniform(opinion: Dirichlet, targets: Tensor) -> Tensor:
     index = _index(opinion, targets)
     alpha = opinion.alpha.double().scatter(1, index, 1.0)  # (N, K) α̃
     strength = alpha.sum(dim=1, keepdim=True)  # (N, 1) S̃
+    # ln Γ(S̃) − Σ ln Γ(α̃_i) − ln Γ(K): the ratio of the two normalisers.
     normaliser = torch.lgamma(strength.squeeze(1)) - torch.lgamma(alpha).sum(dim=1) - math.lgamma(alpha.shape[1])
+    # Σ (α̃_i − 1)·(ψ(α̃_i) − ψ(S̃)): what is expected under Dir(α̃) of the rest.
     expected = ((alpha - 1) * (torch.digamma(alpha) - torch.digamma(strength))).sum(dim=1)  # (N, K) -> (N,)
     return (normaliser + expected).to(opinion.alpha.dtype)
 
@@ -171,6 +175,7 @@ def evidential_terms(logits: Tensor, targets: Tensor, temperature: float = TEMPE
     Raises:
         ValueError: a shape is another, or τ is not positive.
     """
+    # The opinion first (Eq. 1 to 3), in float64; each term then follows from it alone (Eq. 5, 6 and 8).
     opinion = dirichlet(evidence(logits.double()))
     return EvidentialTerms(
         integrated_cross_entropy=integrated_cross_entropy(opinion, targets).to(logits.dtype),

@@ -118,13 +118,14 @@ class RoundEngine:
         scored = None
         try:
             with held_against(ref.path):
-                # 1. It holds what its round and the method have it hold; its table, θ and ε are well-formed.
+                # 1. It holds what its round and the method have it hold (protocol 6.3); its table, θ and ε are
+                #    well-formed (protocol 8.3 and 8.4).
                 theta, spent = check_answer(message, file, self._run, self._sharing, self._method, form=form)
                 if trains:
-                    # 2. Its model holds the run's tensors, and is scored.
+                    # 2. Its model holds the run's tensors (protocol 9.1), and is scored (protocol 7.9).
                     files = self.files(site, ref.round_no, file, counts_in=counts_in)
                     scored = score(files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
-                    # 3. What came beside the model can follow from how far training has moved that.
+                    # 3. What came beside the model can follow from how far training has moved that (protocol 7.3).
                     self._aggregation.require_plausible(ref, site, files, images)
         except RejectedError as error:
             return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
@@ -192,10 +193,12 @@ class RoundEngine:
         Raises:
             OverflowError: something of it would not be finite; the round has ended as it began.
         """
+        # 1. No model has a weight: the aggregate before is sent again (protocol 7.2).
         given = given_weights(verdicts)
         if not given:
             self._aggregation.leave(round_no)
             return {}
+        # 2. The models are combined by their weights. Of what could not be sent nothing is kept.
         try:
             return self._aggregation.aggregate(round_no, {site: answer(site) for site in given}, given)
         except OverflowError:

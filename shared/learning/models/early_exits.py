@@ -49,6 +49,7 @@ class EarlyExits(nn.Module):
         super().__init__()
         self.classes = network.classes
         self.network = network
+        # One exit for each layer that the encoder lets out, in the order of the forward pass: i = 0 is the earliest.
         channels = network.encoder.exits.values()
         widths = hidden_widths(len(channels), network.encoder.width)
         self.exits = nn.ModuleList(
@@ -62,6 +63,7 @@ class EarlyExits(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits: (B, C, ...) -> (B, M, classes)."""
+        # One forward pass of the encoder; each exit answers by what it follows, and the head by the last features.
         *early, features = self.network.encoder.stages(inputs)
         members = [leave(seen) for leave, seen in zip(self.exits, early, strict=True)]
         return torch.stack([*members, self.network.head(features)], dim=1)
