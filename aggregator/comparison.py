@@ -110,7 +110,7 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 
 
 def comparison_text(views: Sequence[RunView]) -> str:
-    """Runs as Markdown, a column for each."""
+    """Return the runs as Markdown, with a column for each."""
     names, runs = [view.run for view in views], [summary_of(view) for view in views]
     lines = _table("", names, {"outcome": [run.outcome or NONE for run in runs], "state": [run.state for run in runs]})
     differing = {

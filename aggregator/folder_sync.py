@@ -123,7 +123,7 @@ class FolderSync:
             self._wake.set()
 
     def cannot_have(self, run: RunConfiguration) -> str | None:
-        """Why a run cannot be sent to this site, or None: it is encrypted, and the keys for that are not there.
+        """Return why a run cannot be sent to this site (it is encrypted and keys are missing), or None.
 
         Raises:
             ActionRequiredError: the private key here is not the one that sites were shown.

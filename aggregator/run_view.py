@@ -68,7 +68,7 @@ class Support:
 
     @property
     def text(self) -> str:
-        """The same for people."""
+        """The images and the interval in words, for people."""
         interval = f"95 % interval {range_text(self.interval)}, " if self.interval else ""
         return f"{interval}{self.images} images"
 
@@ -258,7 +258,7 @@ class RunView:
         return next((each for each in self.rounds if each.received_aggregate == aggregate), None)
 
     def receivers(self, aggregate: int) -> dict[str, Part]:
-        """The sites that received an aggregate, in the order of the run's list, with their part in that round."""
+        """Return the sites that received an aggregate, in the run's order, with their part in that round."""
         found = self.scoring(aggregate)
         return {site: found.sites[site] for site in self.configuration.sites if site in found.sites} if found else {}
 

@@ -58,7 +58,7 @@ class TensorBoard:
         self._folder = folder
 
     def write(self, rounds: Sequence[Settled]) -> None:
-        """One file for each round that has none."""
+        """Write one file for each round that has none."""
         for settled in rounds:
             path = self._folder / f"events.out.tfevents.{settled.round_no:010d}.dropfed"
             if not path.exists():
@@ -67,7 +67,7 @@ class TensorBoard:
                 begun.replace(path)
 
     def end(self, chosen_round: int | None) -> None:
-        """Nothing: event files know no end."""
+        """Do nothing: event files know no end."""
 
 
 def _event_file(settled: Settled) -> bytes:
@@ -111,7 +111,7 @@ class Mlflow:
         self._has_written = False  # what was there before may end in the midst of a round
 
     def write(self, rounds: Sequence[Settled]) -> None:
-        """The points of each round that is not done; of one that was begun before, those that are missing."""
+        """Log the points of each round that is not done; of a round that was begun before, only the missing ones."""
         from mlflow.entities import Metric  # noqa: PLC0415  (an extra)
 
         for settled in rounds:

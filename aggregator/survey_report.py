@@ -50,7 +50,7 @@ def document(asked: Sequence[Asked]) -> dict[str, Any]:
 
 
 def report_text(asked: Sequence[Asked]) -> str:
-    """Return the same for people, as Markdown."""
+    """Return the survey's answers, proposals and warnings for people, as Markdown."""
     sheets = sheets_of(asked)
     lines = [f"- {each.site}: {standing(each)}" for each in asked]
     if sheets:

@@ -335,14 +335,22 @@ def _held_out(task: Task, found: Collection) -> Iterator[Finding]:
 
 
 def look_at_ood(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
-    """Check that all of a task's out-of-distribution images can be read; arguments and errors as above."""
+    """Check that all of a task's out-of-distribution images can be read.
+
+    Args:
+        setting: where the folder is named.
+
+    Raises:
+        ConfigurationError: there is no such task.
+        DataError: names every file that cannot be read.
+    """
     task = _task_of(setting, task_name)
     found = task.open_unlabelled(root, task.options({}))
     yield Finding("ok", f"{task_name}: {pluralize(len(found), 'out-of-distribution image')} in {root}")
 
 
 def require_task(setting: str, task_name: str) -> None:
-    """Demand that there is a task of this name.
+    """Check that there is a task of this name.
 
     Args:
         setting: where it is named.

@@ -197,7 +197,7 @@ class Daemon:
         self._heartbeat.beat(phase, self._channel, MessageRef("offer", asked) if asked else None)
 
     def _rest_or_trouble(self) -> Phase:
-        """As ``_rest``, also where what stands in the way, and was told, keeps it from being known."""
+        """Return the phase of ``_rest``, or of the trouble that keeps it from being known and was already reported."""
         try:
             return self._rest()
         except Exception:

@@ -179,9 +179,10 @@ def _cut(loss: Score) -> Score:
 
 
 def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[str]:
-    """The scores of a set that are about parts of blocks: those over images that the model chooses; the recalls, and
-    the images, of classes that a block has beside others, and with them all means over classes. With these recalls left
-    out alone, the means would still tell them.
+    """Return the scores of a set that are about parts of blocks, which are withheld.
+
+    They are: scores over images that the model chooses; the recalls, and the images, of classes that a block has beside
+    others; and with them all means over classes, which would still tell the recalls.
     """
     of_block: dict[int | str, set[int]] = defaultdict(set)
     for sample in samples:

@@ -361,7 +361,7 @@ class Mover:
         logger.info("brought %s from the server", message.ref.path)
 
     def _require_room(self, message: Message) -> None:
-        """Never begin what cannot be ended.
+        """Check that there is room for a message before moving it, so that nothing is begun that cannot be ended.
 
         Raises:
             ActionRequiredError: there is no room.

@@ -148,7 +148,7 @@ def _files(program: Program) -> Iterator[tuple[str, Path]]:
 
 
 def _require_kept(program: Program, path: Path) -> None:
-    """Demand that not everybody can change a file, or put others into a directory; in `/tmp` nobody moves another's."""
+    """Check that not everybody can change a file, or put others into a directory; in `/tmp` nobody moves another's."""
     mode = path.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise ConfigurationError(

@@ -254,7 +254,7 @@ def newest_personal(work: Path, ledger: Mirror, run: str, *, before: int) -> Pat
 
 
 def newest_accepted(work: Path, ledger: Mirror, run: str, *, before: int) -> Path | None:
-    """What stayed here with our newest answer to a round below ``before`` that the aggregate was made of, or None.
+    """Return what stayed here with our newest answer, to a round below ``before``, that entered an aggregate; or None.
 
     Of what the aggregator has the counterpart of, such as a control variate: an answer that it left out changed nothing
     there, and changes nothing here.

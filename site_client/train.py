@@ -78,7 +78,7 @@ class Files:
         sent: where what is sent beside it goes, by group.
         kept: where what stays at the site goes, before ``trained``; nothing in a round without epochs.
         alone: the model that the site has trained by itself, after its last signed round; None before the first.
-        alone_kept: where it goes, likewise; None of a run without a baseline.
+        alone_kept: where the model trained by itself goes; None in a run without a baseline.
         first: round 1's global model, with which later ones are compared; None in that round, at a site that did not
             answer it, and of a run that compares none.
         lost: the site's last round that was accepted, if nothing that stayed with it is here any more.
@@ -249,7 +249,7 @@ class Trainer:
         }
 
     def _require_kept(self, network: nn.Module, lost: int | None) -> None:
-        """Demand that nothing was lost here that the aggregator counts: begun anew, it would be counted twice."""
+        """Check that nothing was lost here that the aggregator counts: begun anew, it would be counted twice."""
         if lost is not None and self.method.groups(network, self.sharing).are_counted:
             raise ActionRequiredError(
                 f"run {self.run.run}: what {self.run.method} has this site remember was lost after round {lost}, and "
@@ -652,7 +652,7 @@ def requirements_of(site: SiteConfiguration, run: RunConfiguration) -> Requireme
 
 
 def check_offer(site: SiteConfiguration, run: RunConfiguration, offered: Sharing) -> Requirements:
-    """Demand that this software computes exactly what the offer says, and no more than the hospital allows.
+    """Check that this software computes exactly what the offer says, and no more than the hospital allows.
 
     Raises:
         ConfigurationError: as for ``requirements_of`` and ``as_offered``.

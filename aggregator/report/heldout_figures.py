@@ -74,7 +74,7 @@ def _confusion(measured: Measured) -> Figure:
 
 
 def _separation(measured: Measured) -> list[Figure]:
-    """ROC and precision–recall, of each class against the rest; of two classes of the second alone."""
+    """Return ROC and precision–recall, of each class against the rest; of two classes of the second alone."""
     classes = range(1, 2) if len(measured.classes) == 2 else range(len(measured.classes))
     ranked = {
         k: ranking(measured.probabilities[:, k], measured.truth == k)
@@ -92,7 +92,7 @@ def _separation(measured: Measured) -> list[Figure]:
 
 
 def _from_none(counts: NDArray[np.int64]) -> Numbers:
-    """As shares of the last, from 0 on."""
+    """Return the counts as shares of the last, starting from 0."""
     shares_of_last: Numbers = np.append(0, counts) / counts[-1]
     return shares_of_last
 
@@ -130,7 +130,7 @@ def _of_classes(measured: Measured, curves: dict[int, Curve], name: str, said: t
 
 
 def _referral(measured: Measured, right: NDArray[np.bool_]) -> list[Figure]:
-    """Return the same counts twice: what is wrong among those kept, and what is right when so many are referred."""
+    """Return what is wrong among those kept, and what is right when so many are referred."""
     kept, kept_right = metrics.left_by_referral(ranking(measured.uncertainty, ~right))
     places = thinned(len(kept) - 1)  # without the last, where nothing is kept
     coverage, accuracy = kept[places] / kept[0], kept_right[places] / kept[places]

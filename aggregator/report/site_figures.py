@@ -62,7 +62,7 @@ def _grade(name: str) -> int:
 
 
 def _lowest(rows: Sequence[Sequence[Cell]], header: Sequence[str]) -> str:
-    """Of each site, the grade that it gets wrong most often."""
+    """Return for each site the grade that it gets wrong most often."""
     said = []
     for site, *cells in rows:
         known = [(cell, grade) for cell, grade in zip(cells, header[1:], strict=True) if isinstance(cell, float)]
@@ -154,7 +154,7 @@ def tolerance(view: RunView) -> Figure:
 
 
 def thetas_and_weights(view: RunView) -> list[Figure]:
-    """θ and each site's share of the mean, round by round."""
+    """Draw θ and each site's share of the mean, round by round."""
     no_theta = f"the method {view.configuration.method} asks for no θ, or no round is closed yet"
     theta = "From which uncertainty on a site's predictions are best held to be wrong"
     weight = "Each site's share of the round's mean"

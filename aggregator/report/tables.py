@@ -118,7 +118,7 @@ class Table:
         ]
 
     def parts(self, letters: int) -> list[ShownPart]:
-        """The same in parts that fit beside each other into so many letters; what is further goes on below.
+        """Return the table in parts that fit beside each other into so many letters; what does not fit goes on below.
 
         Each part begins with the columns of text that the table begins with: they say what its rows are.
         """
@@ -220,7 +220,7 @@ def by_aggregate(view: RunView, split: Split, name: str, title: str) -> Table:
 
 
 def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
-    """Every score of one aggregate: sites as columns, scores as rows, with the standard deviation where it is known.
+    """Return every score of one aggregate: a column per site, a row per score, with the standard deviation if known.
 
     The last column is the mean and the population standard deviation over the sites that told the score.
     """
@@ -369,7 +369,7 @@ def score_title(name: str) -> str:
 
 
 def _main_first(names: Iterable[str], score: str) -> list[str]:
-    """The main score, the loss, and the others by name, without the standard deviations that stand beside means."""
+    """Return the names of the main score, the loss and the others in order, without the deviations of means."""
     listed = set(names)
     scores = {name for name in listed if not name.endswith("_std") or f"{name.removesuffix('_std')}_mean" not in listed}
     return sorted(scores, key=lambda name: (score_title(name) != score_title(score), name != "loss", name))

@@ -182,7 +182,7 @@ def run_configuration(
 
 @contextmanager
 def _server(sites: Sites) -> Iterator[str]:
-    """The embedded WebDAV server as a process of its own; gives its address."""
+    """Run the embedded WebDAV server as a process of its own; yield its address."""
     own, passwords = secrets.token_urlsafe(24), {site: secrets.token_urlsafe(24) for site in sites}
     root, path = str((HOME / "folders").resolve()), HOME / "server.json"
     settings = Settings(root=root, host="127.0.0.1", port=0, aggregator_password=own, sites=passwords)

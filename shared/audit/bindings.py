@@ -221,7 +221,7 @@ def _by_score_of_late(late: CameLate, limit: float | None, run: RunConfiguration
 
 
 def _by_weight(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
-    """Of several sites a rule may leave some out. The only one is the whole aggregate, where one is enough for it."""
+    """Check that a run's only site has the whole weight, if its rule needs no more than one site."""
     if verdict.weight is None or len(run.sites) > 1:
         return
     due = 1.0 if open_rule(run.combination).fewest <= 1 else 0.0
@@ -241,7 +241,7 @@ def _by_reason(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
 
 
 def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConfiguration) -> Iterator[str]:
-    """θ and ε are what the answer tells, where nothing was wrong with it, and else not told."""
+    """Check that θ and ε of a verdict are those of the answer, or absent if something was wrong with it."""
     is_sound = verdict.status in SOUND or verdict.score is not None
     reliability = reading.record_or_none(answer.ref, Reliability)
     if not is_sound:
@@ -332,7 +332,7 @@ def _of_this_site(reading: Reading, card: FinalCard, run: RunConfiguration) -> I
 
 
 def _of_its_validation(reading: Reading, card: FinalCard, run: RunConfiguration) -> Iterator[str]:
-    """What this site told of an aggregate is there; where no other site is in the run, it is all that is there."""
+    """Check that the card reports what this site reported of each aggregate, and in a run of one site nothing else."""
     site = reading.opened.site
     refs = {number: MessageRef("update", run.run, number) for number in range(1, run.rounds + 2)}
     tables = {number: _table(reading, ref) for number, ref in refs.items()}

@@ -210,7 +210,7 @@ def decrypt(encrypted: Path, target: Path, content: Content, shown_as: str) -> N
 
 
 def content_bytes(entry: FileEntry) -> int:
-    """How many bytes a payload has once it is decrypted, by its manifest; below 0 where it cannot be decrypted."""
+    """Return how many bytes a payload has once it is decrypted, by its manifest; below 0 if it cannot be decrypted."""
     if entry.encrypted is None:
         return entry.size
     sealed = entry.size - HEADER_BYTES

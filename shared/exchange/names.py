@@ -209,7 +209,7 @@ def files_of_sites() -> list[str]:
 
 
 def is_name(text: str) -> bool:
-    """Whether ``text`` is lower-case ASCII, digits, '-', '_', '.', at most 64 characters; see ``NAME_PATTERN``."""
+    """Return whether ``text`` is lower-case ASCII, digits, '-', '_', '.', at most 64 characters: ``NAME_PATTERN``."""
     return re.fullmatch(NAME_PATTERN[1:-1], text) is not None
 
 

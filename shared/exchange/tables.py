@@ -81,7 +81,7 @@ class MetricsRow:
 
 
 def write_metrics(rows: list[MetricsRow]) -> bytes:
-    """CSV bytes of at least one row, all with the same score columns."""
+    """Return the CSV bytes of at least one row, all with the same score columns."""
     names = sorted(rows[0].scores)
     return csv_text.write([[*FIXED_COLUMNS, *names], *(_cells(row, names) for row in rows)])
 
@@ -146,7 +146,7 @@ def require_of_round(
     own: Mapping[str, Range],
     has_baseline: bool,
 ) -> None:
-    """Demand that a table is of a round, and has no columns but those that the protocol describes or the run lists.
+    """Check that a table is of a round, and has no columns but those that the protocol describes or the run lists.
 
     Args:
         epochs: how many epochs the round trains; None where nobody can tell.
@@ -175,7 +175,7 @@ def require_of_round(
 
 
 def require_learning_rate(rows: list[MetricsRow], path: str, learning_rate: float) -> None:
-    """Demand that a table tells the learning rate of its round.
+    """Check that a table reports the learning rate of its round.
 
     Raises:
         RejectedError: it tells another.

@@ -76,7 +76,7 @@ class Capabilities:
 
 
 def probe(connection: Connection, scratch: str) -> Capabilities:
-    """Measure.
+    """Measure what the server of a drop folder can do.
 
     Args:
         scratch: a name never used before, for a folder directly in the drop folder.

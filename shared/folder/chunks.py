@@ -67,7 +67,7 @@ class ChunkedUploads:
         return made.status == 201 and self._connection.send("DELETE", home).status in (200, 204)
 
     def begun(self) -> set[str]:
-        """Which uploads were begun and not ended, each by its ``upload_name``; none where that cannot be told."""
+        """Return the unfinished uploads, each by its ``upload_name``; none if the server does not list them."""
         try:
             return {entry.name for entry in self._connection.listing(f"{self._area}/", depth=1).entries}
         except DropfedError:

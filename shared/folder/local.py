@@ -121,7 +121,7 @@ class LocalFolder(Folder):
         return [entries[name] for name in sorted(entries)]
 
     def interrupt(self) -> None:
-        """Nothing waits for a network here."""
+        """Do nothing: a local folder waits for no network."""
 
     def check(self) -> None:
         if not self.root.is_dir():

@@ -170,7 +170,7 @@ class Aggregation:
         return is_here or type(self._method).implausible is Method.implausible
 
     def require_plausible(self, ref: MessageRef, site: str, files: Mapping[str, Path], images: int) -> None:
-        """Demand of what a site sent beside its trained model that it can follow from that.
+        """Check that what a site sent beside its trained model can follow from that model.
 
         Args:
             place: where the answer lies.
@@ -243,7 +243,7 @@ def choose(store: RunFiles, sharing: Sharing, chosen: int) -> None:
 
 
 def _require_weights(method: str, weights: Mapping[str, float], chosen: Sequence[str]) -> None:
-    """Demand that what a method gave are weights.
+    """Check that a method returned valid weights.
 
     Raises:
         ActionRequiredError: they are not those of the chosen sites, each in [0, 1], summing to 1.

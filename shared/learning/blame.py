@@ -31,7 +31,7 @@ class FaultError(ValueError):
 
 
 def require_ranges(scores: Mapping[str, Score], ranges: Mapping[str, Range]) -> None:
-    """Demand of each score that is told that it is a number in its range.
+    """Check that each score that is reported is a number in its range.
 
     Raises:
         FaultError: one is not.

@@ -178,7 +178,7 @@ def reason_text(card: FinalCard, outcome: Outcome | None) -> str:
 
 
 def final_text(card: FinalCard) -> str:
-    """What the chosen model is and how it validates, as its card alone tells: whose scores the means are, it does not.
+    """Return what the chosen model is and how it validates, as its card alone tells: not whose scores the means are.
 
     Where the outcome itself cannot be told for want of the sites' tables.
     """

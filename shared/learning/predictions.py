@@ -165,8 +165,9 @@ def _segmentation_problems(kept: KeptModel, source: Path, classes: NDArray[np.in
 
 
 def _open(kept: KeptModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]], list[str]]:
-    """All images that can be read, by id, with their files, and what is wrong with the other files: one broken file
-    spoils no folder.
+    """Return all readable images, by id, with their files, and what is wrong with the others.
+
+    One broken file does not spoil a folder.
     """
     samples: dict[str, tuple[Sample, Path]] = {}
     problems: list[str] = []
@@ -267,7 +268,7 @@ def each_answer(
 
 
 def _without_filling(logits: Tensor, target: Tensor) -> Tensor:
-    """(h, w, K) of a segmented image that was filled up at the bottom and at the right; (K,) as it is."""
+    """Return (h, w, K) of a segmented image without what filled it up at the bottom and at the right; (K,) as it is."""
     if target.ndim == 0:
         return logits
     counts = target != IGNORED  # (H, W)
@@ -329,7 +330,7 @@ def _title(kept: KeptModel) -> str:
 
 
 def _scaled(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """(K, h, w) -> (K, H, W), interpolated linearly."""
+    """Interpolate linearly: (K, h, w) -> (K, H, W)."""
     if values.shape[1:] == shape:
         return values
     scaled = functional.interpolate(torch.from_numpy(values)[None], size=shape, mode="bilinear", align_corners=False)
@@ -338,7 +339,7 @@ def _scaled(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.f
 
 
 def _overlay(image: NDArray[np.float32], classes: NDArray[np.intp], number: int) -> NDArray[np.float64]:
-    """(H, W, 3) in [0, 1]: an image with its classes, 0 to ``number`` - 1, in colours; class 0 stays as it is."""
+    """Return (H, W, 3) in [0, 1]: an image with its classes, 0 to ``number`` - 1, in colours; class 0 is unchanged."""
     hues = [colorsys.hsv_to_rgb((index - 1) / (number - 1), 1, 1) for index in range(1, number)]
     coloured = np.array([(0, 0, 0), *hues])[classes]  # (H, W, 3)
     share = _COLOUR * (classes > 0)[..., None]

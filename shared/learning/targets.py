@@ -12,7 +12,7 @@ from shared.learning.tasks.contract import Sample, Task
 
 
 def target_counts(task: Task, samples: Sequence[Sample], classes: int) -> Tensor:
-    """(N, classes) how many targets of each class each sample has: one in all, or of a segmentation its pixels."""
+    """Return (N, classes) targets of each class in each sample: one in all, or the pixels of a segmentation."""
     counts = [
         torch.bincount(of_one[of_one != IGNORED], minlength=classes)
         for batch in task.batches(samples)

@@ -36,11 +36,11 @@ class Models(RunFiles):
         """SHA-256 of each aggregate in the plain form, by round and site."""
 
     def configuration(self) -> RunConfiguration:
-        """As offered."""
+        """Return the run's configuration as offered."""
         return self._run
 
     def sharing(self) -> Sharing:
-        """As offered."""
+        """Return what travels in the run, as offered."""
         return self._sharing
 
     def agreed(self, round_no: int) -> int:

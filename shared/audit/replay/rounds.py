@@ -222,7 +222,7 @@ class Replayer:
         return all(self._models.aggregate_path(aggregate).exists() for aggregate in aggregates)
 
     def _look_into(self, model: Path, shown_as: str) -> None:
-        """Demand a model of the run; what it scores is measured where the held-out images are, and compared there."""
+        """Check that a file is a model of the run; if the held-out images are here, score it and compare."""
         load_checked(self._network, self._sharing.shared, model, shown_as)
 
     def _score(self, site: str, found: Round, told: str | None, model: Path, shown_as: str) -> Iterator[Step]:
@@ -406,7 +406,7 @@ class Replayer:
         yield Step(number, what, "same", f"{shares}{of_agreed}: {digest}")
 
     def _missing_of_shares(self, found: Round) -> str | None:
-        """What the shares in a round follow from and is not here, or may not be; None where nothing is missing."""
+        """Return what the shares in a round follow from and is missing here, or may be; None if nothing is missing."""
         for site, verdict in sorted(found.verdicts.items()):
             if verdict.status not in SOUND and not verdict.share:
                 continue

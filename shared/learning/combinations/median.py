@@ -15,7 +15,7 @@ from shared.learning.combinations.contract import Array, Rule
 
 
 class Median(Rule):
-    """See above."""
+    """The rule that this module describes."""
 
     fewest = 3
     weighs = False

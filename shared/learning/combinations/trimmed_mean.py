@@ -16,7 +16,7 @@ from shared.learning.combinations.contract import Array, Rule
 
 
 class TrimmedMean(Rule):
-    """See above.
+    """The rule that this module describes.
 
     Args:
         cut: β, in (0, 0.5).

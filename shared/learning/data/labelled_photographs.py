@@ -34,7 +34,7 @@ def read_labelled(
     read: Callable[[Path], NDArray[np.uint8]],
     extensions: Sequence[str] = GRADED_EXTENSIONS,
 ) -> list[GradedImage]:
-    """Reads every photograph of a folder, sorted by id; ``grade`` is the place of its label in ``classes``.
+    """Read every photograph of a folder, sorted by id; ``grade`` is the place of its label in ``classes``.
 
     Args:
         read: reads one file.
@@ -137,7 +137,7 @@ _Listed = tuple[dict[str, Path], dict[str, str]]
 
 
 def _require_labelled(root: Path, classes: Sequence[str] | None, extensions: Sequence[str]) -> _Listed:
-    """Return the same as ``_list_labelled``, or raise all that is missing or wrong."""
+    """Return the files and the labels by id, or raise one error about all that is missing or wrong."""
     problems: list[str] = []
     listed = _list_labelled(root, classes, extensions, problems)
     if problems:

@@ -53,7 +53,7 @@ class Recording:
 
 
 def read_recordings(root: Path, labels: Sequence[str], cut: Cut) -> list[Recording]:
-    """Reads every recording of a folder, sorted by id.
+    """Read every recording of a folder, sorted by id.
 
     Args:
         labels: the names of the classes.

@@ -73,7 +73,7 @@ def cut_spectrograms(
 
 
 def _log_power(sound: NDArray[np.float64], rate: int, frame_s: float, highest_hz: float) -> NDArray[np.float64]:
-    """(T,) -> (frequencies up to the highest, frames)."""
+    """Return the logarithmic power: (T,) -> (frequencies up to the highest, frames)."""
     length = round(frame_s * rate)
     frames = sliding_window_view(sound, length)[:: length // 2] * np.hanning(length)  # (N, length)
     power = np.abs(np.fft.rfft(frames, axis=1)) ** 2  # (N, length // 2 + 1)

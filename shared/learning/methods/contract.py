@@ -128,11 +128,11 @@ class Local:
         self._numbers = numbers
 
     def moved(self) -> Tensors:
-        """w − x: how far training has moved the shared parameters, by name."""
+        """Return w − x by name: how far training has moved the shared parameters."""
         return {name: w - self.x[name].detach() for name, w in self.received.items()}
 
     def moved_as_sent(self) -> Tensors:
-        """w − x as the aggregator will see it, who has x in the run's form: what both ends sum up must be the same."""
+        """Return w − x as the aggregator, who has x in the run's form, will see it: both ends must sum up the same."""
         return {name: w - self._as_sent(self.x[name].detach()) for name, w in self.received.items()}
 
     def _as_sent(self, tensor: Tensor) -> Tensor:
@@ -215,7 +215,9 @@ class Sent(Protocol):
         ...
 
     def moved(self) -> Array:
-        """The most that training can have moved the model: |w − x|, and what rounding to the run's numbers hides."""
+        """Return the most that training can have moved the model: |w − x|, and what rounding to the run's numbers
+        hides.
+        """
         ...
 
 
@@ -239,15 +241,15 @@ class Method(terms.Terms):
     # --- both ends -----------------------------------------------------------------------------------------
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
-        """The network that is trained, a ``Network``; ``build`` gives the task's own, with random weights by number."""
+        """Return the ``Network`` that is trained; ``build`` gives the task's own, with random weights by number."""
         return build(0)
 
     def stays(self, network: nn.Module) -> Iterable[nn.Module]:
-        """Modules that stay at each site, but begin as the aggregator's."""
+        """Return the modules that stay at each site, but begin as the aggregator's."""
         return ()
 
     def personal(self, network: nn.Module) -> Iterable[nn.Module]:
-        """Modules that never leave a site, and whose shapes may be its own."""
+        """Return the modules that never leave a site, and whose shapes may be its own."""
         return ()
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
@@ -268,7 +270,7 @@ class Method(terms.Terms):
         """Make what training needs beside the network, in a round that trains, with the network as it was received."""
 
     def phases(self, network: nn.Module, epochs: int) -> list[list[nn.Parameter]]:
-        """For each epoch of a round, the parameters that it moves; nothing else moves, not by its momentum either.
+        """Return the parameters that each epoch of a round moves; nothing else moves, not by its momentum either.
 
         Args:
             epochs: what the run asks for; what there are is ``Terms.epochs`` of it.
@@ -291,8 +293,9 @@ class Method(terms.Terms):
         return Evidential(self.options.temperature, kl_weight, steps, tempered=self.options.tempered)
 
     def answer(self, local: Local, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The logits of a batch in training, (B, K, ...), and what is added to its loss, or None: a mean over images,
-        of what follows from each image alone.
+        """Return the logits of a batch in training, (B, K, ...), and a term to add to its loss, or None.
+
+        The term is a mean over images of what follows from each image alone.
         """
         return local.network(inputs), None
 
@@ -328,11 +331,13 @@ class Method(terms.Terms):
         return {MODEL: part.mean()}
 
     def rows(self, round_no: int, accepted: Mapping[str, Contribution]) -> dict[str, dict[str, float]]:
-        """By site, where each has an aggregate of its own: the accepted sites' weights in it, > 0, summing to 1."""
+        """Return, by site, the accepted sites' weights in its own aggregate, > 0, summing to 1; nothing if all share
+        one.
+        """
         return {}
 
     def settle(self, answers: Mapping[str, Contribution]) -> dict[str, Mapping[str, Array]]:
-        """What goes with the aggregate that a round's answers were measured with, should it be chosen, by group."""
+        """Return, by group, what goes with the aggregate that a round's answers were measured with, if it is chosen."""
         return {}
 
 

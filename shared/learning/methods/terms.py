@@ -95,7 +95,7 @@ class Over(Terms):
 
     @classmethod
     def chosen(cls, options: Mapping[str, object], class_of: Callable[[str], type[Terms]]) -> type[Self]:
-        """This method before its base: each ``super()`` here is the base."""
+        """Return this method before its base: each ``super()`` here is the base."""
         named = options.get("base", cls.Options.model_fields["base"].default)
         if named not in get_args(Base):
             return cls  # whose options say so

@@ -120,7 +120,7 @@ class OfPixels(Generic[OptionsT]):
         return SegmentedImage(sample.id, *crop(sample.image, sample.mask, crops, seed))
 
     def collate(self, samples: Sequence[SegmentedImage]) -> tuple[Tensor, Tensor]:
-        """Images of any sizes, filled up at the bottom and at the right to one size, a multiple of 16."""
+        """Return images of any sizes as a batch of one size, a multiple of 16, filled up at bottom and right."""
         height = max(-(-sample.mask.shape[0] // 16) * 16 for sample in samples)
         width = max(-(-sample.mask.shape[1] // 16) * 16 for sample in samples)
         images = torch.zeros(len(samples), np.atleast_3d(samples[0].image).shape[2], height, width)
@@ -164,7 +164,7 @@ class PixelScoring(Scoring[list[PixelScores]]):
         return looks
 
     def scores(self, looks: Sequence[list[PixelScores]]) -> dict[str, Score]:
-        """``NAME_mean`` and ``NAME_std`` of each score; images for which one is undefined do not count in it.
+        """Return ``NAME_mean`` and ``NAME_std`` of each score; images for which one is undefined do not count in it.
 
         Such a score is over part of a block, and so over one image, whatever the number of the others.
         """
