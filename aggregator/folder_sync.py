@@ -375,7 +375,7 @@ class FolderSync:
             self.channel = channel
 
     def _note_doubt(self, doubt: DoubtfulError | None) -> None:
-        """Tell what a full look has found that does not hold, until one finds none: it holds up nothing else."""
+        """Report what a full look has found to be invalid, until a look finds nothing: no other work waits for it."""
         if doubt is None:
             self._doubt = None
             self._doubts.ends()

@@ -428,7 +428,7 @@ def _remarks(
 
 
 def _about_beginning(work: Path, run: RunConfiguration, division: Sharing) -> Iterator[Finding]:
-    """Say with which model training begins, and which file each site must have for that."""
+    """Yield a finding: with which model training begins, and which file each site must have for that."""
     if run.start is not None:
         what = "training begins with" if run.rounds else "sites score"
         yield Finding("note", f"start: {what} the model of {run.start.name}, SHA-256 {run.start.sha256}")
@@ -442,7 +442,7 @@ def _about_beginning(work: Path, run: RunConfiguration, division: Sharing) -> It
 
 
 def _about_size(options: Options) -> Iterator[Finding]:
-    """Say where images have another size than those that published weights come from."""
+    """Yield a finding if images have another size than those that published weights come from."""
     encoder, side = getattr(options, "encoder", None), getattr(options, "image_size", None)
     if encoder is None or encoder in ENCODERS or base_weights(options) is None:
         return
@@ -464,7 +464,7 @@ def _about_pairs(work: Path, run: RunConfiguration) -> Iterator[Finding]:
 
 
 def _about_batch_norm(learning: Learning) -> Iterator[Finding]:
-    """Say by what BatchNorm normalises, which sites with little memory choose."""
+    """Yield a finding about the batches by which BatchNorm normalises: a site with little memory divides them."""
     size = learning.run.batch_size
     if learning.run.rounds and size > 1 and batch_norms(learning.model):
         divided = f"at a site that sets micro_batch by its parts of a batch, whose size {names.METRICS} tells"
@@ -472,7 +472,7 @@ def _about_batch_norm(learning: Learning) -> Iterator[Finding]:
 
 
 def _about_code(run: RunConfiguration) -> Iterator[Finding]:
-    """Say whose code works in a run beside dropfed's own."""
+    """Yield a finding about each piece of code in a run beside dropfed's own."""
     for plugin in run.plugins:
         needs = "each site needs these very files, and a policy that allows them"
         yield Finding("note", f"plug-in: {plugin.in_full}; {needs}")
@@ -483,7 +483,7 @@ def _about_code(run: RunConfiguration) -> Iterator[Finding]:
 
 
 def _about_learning_rate(run: RunConfiguration) -> Iterator[Finding]:
-    """Say where a cosine does not fall just once."""
+    """Yield a finding if a cosine does not fall just once."""
     rate = run.learning_rate
     if isinstance(rate, Cosine) and rate.period != run.rounds and run.rounds:
         does = "begins anew after each of its periods" if rate.period < run.rounds else "has not fallen to its final"
@@ -493,7 +493,7 @@ def _about_learning_rate(run: RunConfiguration) -> Iterator[Finding]:
 
 
 def _about_scoring(run: RunConfiguration) -> Iterator[Finding]:
-    """Say what a run saves whose sites do not score every round, and what a model trained alone at each costs."""
+    """Yield findings: what scoring only some rounds saves, and what a model trained alone at each site costs."""
     if run.baseline is not None:
         twice = "sites train about twice as long; one that misses the first round has no model alone"
         yield Finding("note", f"baseline: {twice}")

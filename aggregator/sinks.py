@@ -128,7 +128,7 @@ class Mlflow:
             self._done.add(settled.round_no)
 
     def end(self, chosen_round: int | None) -> None:
-        """Say which aggregate was chosen, and that no more comes."""
+        """Record which aggregate was chosen, and that the run is over."""
         if chosen_round is not None:
             self._client.set_tag(self._id, "dropfed.chosen_round", str(chosen_round))
         self._client.set_terminated(self._id, "FAILED" if chosen_round is None else "FINISHED")

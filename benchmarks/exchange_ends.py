@@ -128,7 +128,7 @@ class AnyModel(HeldOutSet):
         return 1.0
 
     def _rest(self) -> None:
-        """Say that a round is over, and wait until the next may begin."""
+        """Report that a round is over, and wait until the next may begin."""
         if self._rests:
             self._home.resting.touch()
             while self._home.resting.exists() and not self._stop.is_set():

@@ -102,7 +102,7 @@ def show_scores(
 
 
 def _warn_of_theta(card: KeptCard) -> None:
-    """Say that what is said of single images rests on no θ of the model's own, if it has none."""
+    """Warn that statements on single images rest on no θ of the model's own, if it has none."""
     if card.theta_status != "measured":
         say(f"warning: θ could not be measured here ({card.theta_status}); advice is given from 0.5", err=True)
 

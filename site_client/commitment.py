@@ -73,7 +73,7 @@ class Settled:
 def settle(
     work: Path, ledger: Mirror, site: SiteConfiguration, run: RunConfiguration, required: Requirements
 ) -> Settled:
-    """See which images a run would use. Nothing is written; the bytes of all files are looked at, and no pixel.
+    """Return which images a run would use. Nothing is written; the files' bytes are hashed, and no pixel is looked at.
 
     Raises:
         DataError: the folders cannot be read, or do not make the run's sets.

@@ -319,7 +319,7 @@ class Daemon:
         return Turn.LOOKED
 
     def _note_stray(self, error: DropfedError | None) -> None:
-        """Tell what a look has found that is not as it must be, and once that it is over."""
+        """Report what a look has found that is not as it must be, and once that it is over."""
         before, self._stray = self._stray, sentence(str(error)) if error else None
         if error is not None and self._stray != before:
             logger.warning("%s", error)

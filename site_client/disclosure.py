@@ -143,7 +143,7 @@ class ScoreTable:
         )
 
     def spent(self, epsilon: float, images: int) -> None:
-        """Tell in the last row what the site has spent of its images' privacy, rounded up; that is about no image.
+        """Report in the last row the rounded-up ε that the site has spent of its images' privacy; it is about no image.
 
         A round that is not scored has no row yet: then one is of so many training images, as its consent, and tells no
         score of them.

@@ -91,7 +91,7 @@ def _foreign_images(task: str, root: Path, configuration: SiteConfiguration) -> 
 
 
 def _published_weights(work: Path, run: RunConfiguration, listed: Sharing) -> Iterator[Finding]:
-    """See whether the weights are here that the newest run has this site take from its own copy.
+    """Check that the weights are here that the newest run has this site take from its own copy.
 
     Raises:
         ConfigurationError: they are not.
@@ -102,7 +102,7 @@ def _published_weights(work: Path, run: RunConfiguration, listed: Sharing) -> It
 
 
 def _division(work: Path) -> Iterator[Finding]:
-    """See whether the division of the images is the one that this site agreed to its last run with.
+    """Check that the division of the images is the one with which this site agreed to its last run.
 
     Raises:
         ActionRequiredError: it is not.

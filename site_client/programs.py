@@ -77,7 +77,7 @@ def exposed(program: Program, places: Iterable[Path]) -> list[str]:
 
 
 def look_at_programs(work: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
-    """See which programs may train here, and whether they are as they were allowed."""
+    """Check which programs may train here, and that they are as they were allowed."""
     places = own_places(work, configuration)
     for program in configuration.policy.external_trainers:
         if problems := [*_obstacles(program), *exposed(program, places)]:

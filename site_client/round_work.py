@@ -293,7 +293,7 @@ class RoundWork:
         return trainer.work(dataset, configuration, files, on_progress, trained_before=trained_before)
 
     def _is_time(self, ref: MessageRef, percent: int) -> bool:
-        """Tell how far the work is; return whether to go on or to rest.
+        """Report how far the work is; return whether to go on or to rest.
 
         Raises:
             Stopped: it is not wanted any more.

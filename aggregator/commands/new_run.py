@@ -110,7 +110,7 @@ def command(
 
 
 def _list_methods(offered: Mapping[str, str]) -> None:
-    """Say which methods there are to choose from, a line each."""
+    """Print the methods to choose from, a line each."""
     width = max(map(len, offered))
     say(
         "Methods: the first is suggested, `validate` says if this task does not support one, docs/methods.md says more:"

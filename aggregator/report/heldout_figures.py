@@ -98,7 +98,7 @@ def _from_none(counts: NDArray[np.int64]) -> Numbers:
 
 
 def _recalls(found: Ranking) -> tuple[Numbers, Numbers]:
-    """Recall and precision: from precision 1 where nothing is answered, as is usual, on to the first that is found."""
+    """Return recall and precision, from the usual precision 1 where nothing is answered to the first that is found."""
     has_found = found.positives > 0
     positives, negatives = found.positives[has_found], found.negatives[has_found]
     return np.append(0.0, positives / positives[-1]), np.append(1.0, positives / (positives + negatives))

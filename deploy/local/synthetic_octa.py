@@ -296,7 +296,7 @@ def _grow(
     width: float,
     generation: int,
 ) -> Vessel:
-    """Return one branch: it leaves at an angle, bends along its way, and ends before another vessel or the fovea."""
+    """Return one branch, which leaves at an angle, bends along its way, and ends before another vessel or the fovea."""
     along = parent.path[min(at + 2, len(parent.path) - 1)] - parent.path[max(at - 2, 0)]
     heading = math.atan2(along[1], along[0]) + side * rng.uniform(0.6, 1.25)
     outwards = math.atan2(parent.path[at][1], parent.path[at][0])

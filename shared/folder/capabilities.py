@@ -194,7 +194,7 @@ class _Probe:
         return answer.status == 412 and self._content("two") == text
 
     def _propagates(self, text: bytes) -> bool:
-        """Tell whether what happens two levels below shows; the scratch folder is nobody else's, unlike the root."""
+        """Return whether a change two levels below shows; measured in the scratch folder, where nobody else writes."""
         made = self._ask("MKCOL", f"{BELOW}/")
         if made.status not in _DONE:
             return False

@@ -160,7 +160,7 @@ class LocalFolder(Folder):
         return file
 
     def _holds(self, target: Path, path: str, content: bytes) -> bool:
-        """Tell whether ``content`` is there already; raise AlreadyExistsError if something else is."""
+        """Return whether ``content`` is there already; raise AlreadyExistsError if something else is."""
         if not target.exists():
             return False
         if target.is_file() and target.stat().st_size == len(content) and target.read_bytes() == content:

@@ -118,7 +118,7 @@ class Way:
             ) from None
 
     def connect(self) -> None:
-        """See whether the server, or its proxy, takes a connection, and let it go.
+        """Check that the server, or its proxy, takes a connection, and close it again.
 
         Raises:
             ActionRequiredError, TransientError: it does not.

@@ -249,7 +249,7 @@ class WebDavFolder(Folder):
         return digest.hexdigest()
 
     def _holds(self, path: str, content: bytes) -> bool:
-        """Tell whether ``content`` is already under ``path``; raise AlreadyExistsError if something else is.
+        """Return whether ``content`` is already under ``path``; raise AlreadyExistsError if something else is.
 
         Nothing is asked for by its name that is not listed: ownCloud locks a name that is asked for and not there.
         """
@@ -347,7 +347,7 @@ class WebDavFolder(Folder):
         self._made.clear()
 
     def _is_folder(self, path: str, refusal: Answer) -> bool:
-        """Tell whether a folder that MKCOL did not make is there; 405 alone is also said about files."""
+        """Return whether a folder that MKCOL did not make is there; 405 alone is also said about files."""
         try:
             return self._ask(path, depth=0).itself.is_folder
         except NotFoundError:

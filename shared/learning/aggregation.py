@@ -128,7 +128,7 @@ class Aggregation:
         return entries
 
     def try_out(self, round_no: int, accepted: Mapping[str, Answer]) -> None:
-        """See whether the next global model can be made of these answers; nothing is written.
+        """Check that the next global model can be made of these answers; nothing is written.
 
         An average cannot lead out of where the answers lie; only what a method adds to it can.
 

@@ -47,10 +47,10 @@ class Objective(Protocol):
         """Return what the loss of one image has besides, scalars by name, with gradients; all its logits are here."""
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return (N, K) in [0, 1], rows summing to 1; the greatest is the predicted class."""
+        """Return (N, K) probabilities in [0, 1], rows summing to 1; the greatest is the predicted class."""
 
     def uncertainty(self, logits: Tensor) -> Tensor:
-        """Return (N,) in [0, 1]; 1 knows nothing."""
+        """Return the (N,) uncertainty in [0, 1]; 1 knows nothing."""
 
 
 class _OfTargets:

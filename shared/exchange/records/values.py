@@ -123,7 +123,7 @@ AnyPayload = TypeVar("AnyPayload", bound=Payload)
 
 
 def now_text() -> str:
-    """Return the time now, UTC, to the second. Informs people; nothing is decided by it."""
+    """Return the time now, UTC, to the second, for people; nothing is decided by it."""
     return time_text(datetime.now(UTC).timestamp())
 
 

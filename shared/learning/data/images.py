@@ -131,7 +131,7 @@ def _list_pairs(root: Path, problems: list[str]) -> dict[str, tuple[Path, Path]]
 
 
 def _without(files: Sequence[Path], kind: str, partner: str) -> list[str]:
-    """Say which files have no partner: of a few each, of many how many they are."""
+    """Return which files have no partner: each by name if they are few, else their number."""
     if len(files) <= _MOST_SAID:
         remedy = f"or remove the {kind}"
         return [f"{short_name(path)}: has no {partner}; add {partner}s/{path.stem}.png {remedy}." for path in files]

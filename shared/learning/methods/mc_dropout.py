@@ -59,5 +59,5 @@ class McDropout(terms.McDropout, Over):
         return DropoutPasses(network, self.options.passes, of_image=self.options.masks == "of_image")
 
     def objective(self, round_no: int, rounds: int) -> Objective:
-        """Return the mean over passes; training has one."""
+        """Return the objective as the mean over passes; training has one."""
         return Passes(super().objective(round_no, rounds))

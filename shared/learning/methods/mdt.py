@@ -53,7 +53,7 @@ class Mdt(terms.Mdt, FedAvg):
         return (cast(Tempered, network).temperature,)
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
-        """Return the normal equations leave, their solution comes with the chosen model."""
+        """Return the groups: the normal equations leave, their solution comes with the chosen model."""
         size = cast(Tempered, network).temperature.coefficients.numel()
         vector, matrix = TensorShape(dtype="F32", shape=[size]), TensorShape(dtype="F32", shape=[size, size])
         return Groups(

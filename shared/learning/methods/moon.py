@@ -57,7 +57,7 @@ class Moon(terms.Moon, FedAvg):
         return Projected(network, self.options.projection)
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
-        """Return the site's own model of before stays."""
+        """Return the groups: the site's own model of the round before stays."""
         return Groups(at_site={PREVIOUS: sharing.shared})
 
     def begin(self, local: Local) -> None:
