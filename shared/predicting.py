@@ -51,10 +51,11 @@ def evaluate_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ask_about(model: Path, *, images: Path, output: Path, page: bool, dicom_seg: bool, plugins: PluginOptions) -> None:
-    """Write what a model says about images; end with exit code 1 if one of them cannot be read.
+    """Write what a model says about images.
 
     Raises:
         DropfedError: the model cannot be opened, no image can be read, or ``output`` cannot be written.
+        SystemExit: one of the images cannot be read; the exit code is 1.
     """
     home, card = described(model)
     asked = Predict(folder=home, images=images, output=output, page=page, dicom_seg=dicom_seg)

@@ -66,7 +66,15 @@ def task_of(run: RunConfiguration) -> Task:
 
 
 def with_measures(task: Task, scores: Mapping[str, Range]) -> Task:
-    """Return a task that tells further scores, beside its own; arguments and errors as for ``task_of``."""
+    """Return a task that tells further scores, beside its own.
+
+    Args:
+        scores: by name, the range of each.
+
+    Raises:
+        ConfigurationError: there is no such score, it is about masks that the task has not, or it is of a wheel that
+            may not be imported here.
+    """
     others = {name: _measure(name, told) for name, told in scores.items() if name not in task.scores}
     if of_masks := sorted(name for name, measure in others.items() if measure.is_of_shapes and not task.labels_pixels):
         raise ConfigurationError([f"scores: {', '.join(of_masks)}: of masks, which {task.name} has not; leave it out"])

@@ -187,7 +187,7 @@ def calibration_error(confidence: Floats, right: NDArray[np.bool_]) -> float:
 
 
 def calibration_bins(confidence: Floats) -> NDArray[np.int64]:
-    """Return which of the bins of ``calibration_error`` each confidence in [0, 1] falls into, from 0."""
+    """Return in which bin of ``calibration_error`` each confidence lies, from 0: (N,) in [0, 1] -> (N,)."""
     return np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, None)
 
 
@@ -249,7 +249,11 @@ def grading_scores(
 
 
 def grading_auroc(truth: NDArray[np.integer], probabilities: Floats) -> float | None:
-    """Return the ``auroc`` of ``grading_scores`` alone; arguments as there.
+    """Return the ``auroc`` of ``grading_scores`` alone, in [0, 1]; None if it is not defined.
+
+    Args:
+        truth: (N,) classes, 0 <= class < K.
+        probabilities: (N, K) in [0, 1].
 
     Raises:
         ValueError: a probability is none.

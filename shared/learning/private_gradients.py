@@ -48,7 +48,11 @@ class Secret(KeptSecret):
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """Read the secret at a path, as for any secret that is kept."""
+        """Read the secret at a path; unlike other secrets it is not made anew.
+
+        Raises:
+            ActionRequiredError: it is missing, readable by others, or no secret.
+        """
         if not path.exists():
             raise ActionRequiredError(
                 f"{path} is missing, the secret of a private run's noise: a second one would give away what the first "

@@ -25,8 +25,8 @@ def classes_text(counts: Tensor, classes: Sequence[str]) -> str:
     """Return each class with how much there is of it: how many samples, or of segmentations which share of the pixels.
 
     Args:
-        counts: as ``target_counts`` gives them.
-        classes: what people call them.
+        counts: (N, K), as ``target_counts`` gives them.
+        classes: what people call the K classes.
     """
     of_each, are_pixels = counts.sum(0).tolist(), bool((counts.sum(1) > 1).any())
     whole = max(sum(of_each), 1)

@@ -253,7 +253,7 @@ def evaluate_answers(
     """Evaluate what a network says, for a caller who wants its answers for something else too.
 
     Args:
-        given: see ``answers``.
+        given: by batch: its samples, the (B, K, ...) logits, and the (B, ...) targets, as ``answers`` yields them.
         bootstrap: the score whose standard error is told too.
 
     Raises:
@@ -382,7 +382,7 @@ def _measure(model: nn.Module, batches: Iterable[Tensor], computing: Computing, 
 
 
 def tame(logits: Tensor) -> Tensor:
-    """Return logits as numbers: if a model has diverged and says NaN, it says the same of every class."""
+    """Return logits of any shape as finite numbers: where a diverged model says NaN, it says 0 of every class."""
     return logits.nan_to_num(nan=0.0, posinf=1e4, neginf=-1e4)
 
 

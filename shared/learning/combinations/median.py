@@ -22,7 +22,7 @@ class Median(Rule):
     compares_all = True
 
     def average(self, values: Iterable[Array], weights: Sequence[float]) -> Array:
-        """Return the median of each number."""
+        """Return the median of each number: (n,) of each site -> (n,)."""
         ordered = np.sort(np.stack(list(values)), axis=0)  # (S, n)
         count = len(ordered)
         middle: Array = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2

@@ -31,7 +31,15 @@ _MOST_DICOM_PIXELS = 89_478_485  # as many as Pillow takes of the other formats
 
 
 def read_any_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
-    """Return the stored values of one image of any kind, as ``read_dicom_levels`` or ``images.read_levels``."""
+    """Return the stored values of one image, by ``read_dicom_levels`` or, for any other file, ``images.read_levels``.
+
+    Returns:
+        (H, W) or (H, W, 3) uint8 or uint16, and the highest value that their bits allow.
+
+    Raises:
+        DataError: the file is not one image of 8 to 16 bits.
+        DropfedError: it is a DICOM file, and pydicom is not installed.
+    """
     return read_dicom_levels(path) if path.suffix.lower() == ".dcm" else read_levels(path)
 
 

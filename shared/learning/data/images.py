@@ -346,7 +346,10 @@ def not_hidden(folder: Path) -> list[Path]:
 
 
 def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
-    """Return the stored values, (H, W) or (H, W, 3), and the highest value that their bit depth allows.
+    """Return the stored values of one image, and the highest value that their bit depth allows: 255 or 65535.
+
+    Returns:
+        (H, W) or (H, W, 3) uint8 or uint16, and that value.
 
     Raises:
         DataError: the file cannot be read as one image of 8 or 16 bits.

@@ -37,7 +37,9 @@ def read_labelled(
     """Read every photograph of a folder, sorted by id; ``grade`` is the place of its label in ``classes``.
 
     Args:
-        read: reads one file.
+        root: a data folder with ``images`` and ``labels.csv``.
+        classes: the labels that there may be, in the order of their numbers.
+        read: reads one file: (side, side, 3) uint8.
         extensions: in small letters, what the name of a photograph ends in.
 
     Raises:

@@ -90,6 +90,10 @@ def recording_units(root: Path) -> list[Unit]:
 def read_unlisted(path: Path, extension: str, cut: Cut) -> dict[str, Sequence[NDArray[Any]]]:
     """Return the excerpts of one file, or of each file of a folder, by the file's stem.
 
+    Args:
+        extension: of the files that count, in small letters.
+        cut: cuts a file into excerpts, arrays of whatever shape and type it returns.
+
     Raises:
         DataError: names every file that is none, or unreadable.
     """

@@ -141,7 +141,11 @@ class Local:
         return torch.from_numpy(rounded(tensor.cpu().numpy(), self._numbers)).to(tensor.device)
 
     def batches(self, split: Literal["train", "validation"]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield a split's inputs and targets in batches, as they are, on the network's device."""
+        """Yield a split's inputs, (B, C, ...), and targets, (B, ...), in batches, as they are, on the network's device.
+
+        Raises:
+            ValueError: there are no images here.
+        """
         if self._batches is None:
             raise ValueError("there are no images here")
         return self._batches(split)
@@ -185,11 +189,14 @@ class Part(Protocol):
         ...
 
     def before(self, group: str = MODEL) -> Array:
-        """Return what the sites had received, or the aggregator kept."""
+        """Return what the sites had received, or the aggregator kept: (n,) float64."""
         ...
 
     def mean(self, group: str = MODEL) -> Array:
-        """Return what the accepted sites sent, combined by the run's rule: by default their weighted mean."""
+        """Return what the accepted sites sent, combined by the run's rule: (n,) float64.
+
+        By default that is their weighted mean.
+        """
         ...
 
 
@@ -207,16 +214,17 @@ class Sent(Protocol):
         ...
 
     def before(self, group: str = MODEL) -> Array:
-        """Return what the site had received."""
+        """Return what the site had received: (n,) float64."""
         ...
 
     def sent(self, group: str = MODEL) -> Array:
-        """Return what it sent."""
+        """Return what the site sent: (n,) float64."""
         ...
 
     def moved(self) -> Array:
-        """Return the most that training can have moved the model: |w − x|, and what rounding to the run's numbers
-        hides.
+        """Return the most that training can have moved the model: (n,) float64, >= 0.
+
+        It is |w − x|, and what rounding to the run's numbers hides.
         """
         ...
 
@@ -324,20 +332,25 @@ class Method(terms.Terms):
         return None
 
     def combine(self, part: Part) -> dict[str, Array]:
-        """Return a stretch of the next global model and of what goes with it, by group.
+        """Return a stretch of the next global model and of what goes with it, by group: (n,) float64 each.
 
         It is asked for every tensor of the model that training moves. BatchNorm's statistics are always averaged.
         """
         return {MODEL: part.mean()}
 
     def rows(self, round_no: int, accepted: Mapping[str, Contribution]) -> dict[str, dict[str, float]]:
-        """Return, by site, the accepted sites' weights in its own aggregate, > 0, summing to 1; nothing if all share
-        one.
+        """Return, by site, the accepted sites' weights in its own aggregate, > 0, summing to 1.
+
+        It is empty if all sites share one aggregate.
         """
         return {}
 
     def settle(self, answers: Mapping[str, Contribution]) -> dict[str, Mapping[str, Array]]:
-        """Return, by group, what goes with the aggregate that a round's answers were measured with, if it is chosen."""
+        """Return what comes with the chosen model, by group and tensor, in the shapes of ``Groups.with_final``.
+
+        Args:
+            answers: to the round with which the chosen aggregate was measured, by site.
+        """
         return {}
 
 

@@ -114,7 +114,12 @@ def statistics(local: Local) -> Tensors:
 
 
 def distance(first: Mapping[str, Array], second: Mapping[str, Array]) -> float:
-    """Return d of two sites' statistics, >= 0."""
+    """Return d of two sites' statistics, >= 0.
+
+    Args:
+        first: by name, (channels,) float32 each, as ``statistics`` returns them.
+        second: of the other site, with the same names and shapes.
+    """
     of_norms: dict[str, float] = {}
     for name in first:
         path = name.rpartition("/")[0]

@@ -60,7 +60,7 @@ class FedDC(terms.FedDC, Scaffold):
         local.kept[DRIFT] = {name: h_k[name] - moved[name] for name in h_k}
 
     def combine(self, part: Part) -> dict[str, Array]:
-        """Return H, w, C and c."""
+        """Return H, w, C and c, (n,) float64 each."""
         mean = part.mean()
         total = part.before(TOTAL) + part.accepted * (mean - part.before())
         return {TOTAL: total, MODEL: mean + total / part.agreed, **self.controls(part)}

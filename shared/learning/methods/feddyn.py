@@ -47,7 +47,7 @@ class FedDyn(terms.FedDyn, Method):
         return float(self.options.alpha / self.size(local.images))
 
     def combine(self, part: Part) -> dict[str, Array]:
-        """Return H and w."""
+        """Return H and w, (n,) float64 each."""
         w, mean, alpha = part.before(), part.mean(), self.options.alpha
         total = part.before(TOTAL) - alpha * part.accepted * (mean - w)
         return {TOTAL: total, MODEL: mean - total / (alpha * part.agreed)}

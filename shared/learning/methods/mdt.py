@@ -72,7 +72,7 @@ class Mdt(terms.Mdt, FedAvg):
         local.sent[EQUATIONS] = {"matrix": matrix, "right": right}
 
     def settle(self, answers: Mapping[str, Contribution]) -> dict[str, Mapping[str, Array]]:
-        """Return β; its last number, the shift, costs nothing."""
+        """Return β, (D + 1,); its last number, the shift, costs nothing."""
         told = [answer.sent(EQUATIONS) for answer in answers.values()]
         matrix, right = (np.sum([each[name] for each in told], axis=0) for name in ("matrix", "right"))
         penalty = self.options.ridge * np.mean(np.diag(matrix)[:-1])

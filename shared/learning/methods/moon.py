@@ -67,7 +67,7 @@ class Moon(terms.Moon, FedAvg):
             local.beside[PREVIOUS].load_state_dict(local.kept[PREVIOUS], strict=False)
 
     def answer(self, local: Local, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the logits, and μ · ℓ."""
+        """Return the logits, (B, K), and μ · ℓ, a scalar; None in the first round of a site."""
         network = cast(Network, local.network)
         (head,) = network.heads
         features = network.features(inputs)  # (B, D, ...)

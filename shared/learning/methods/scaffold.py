@@ -73,11 +73,11 @@ class Scaffold(terms.Scaffold, Method):
         return None if is_possible.all() else CONTROL
 
     def combine(self, part: Part) -> dict[str, Array]:
-        """Return w, C and c."""
+        """Return w, C and c, (n,) float64 each."""
         w = part.before()
         return {MODEL: w + self.options.server_rate * (part.mean() - w), **self.controls(part)}
 
     def controls(self, part: Part) -> dict[str, Array]:
-        """Return C and c."""
+        """Return C and c, (n,) float64 each."""
         total = part.before(TOTAL) + part.accepted * part.mean(CONTROL)
         return {TOTAL: total, CONTROL: total / part.agreed}
