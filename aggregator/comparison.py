@@ -1,6 +1,6 @@
 """Runs side by side: what differs in their settings, how good the chosen models are, what became of answers, the cost.
 
-All of it is taken from the runs' views. What was not told, is undefined or has not come yet is None, never 0.
+All of it is taken from the runs' views. What was not reported, is undefined or has not come yet is None, never 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ChosenScores:
     mean: float | None
 
     def shown(self, site: str) -> str | None:
-        """Return a site's score with what it is over, for people; None where it was not told."""
+        """Return a site's score with what it is over, for people; None if it was not reported."""
         value, support = self.sites.get(site), self.support.get(site)
         return None if value is None or support is None else f"{short(value)} ({support.text})"
 

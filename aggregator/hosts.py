@@ -61,7 +61,7 @@ class Host:
         return check_record(values | {"ca_file": ca_file}, SiteAccess, f"--site {site}")
 
     def quota(self) -> int | None:
-        """Return what the aggregator's account may keep, in bytes; None without a limit, or if it is not told."""
+        """Return what the aggregator's account may keep, in bytes; None without a limit, or if it is not reported."""
         return None
 
     def look(self, site: str) -> Facts:

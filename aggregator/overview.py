@@ -240,7 +240,7 @@ def waiting_text(work: Path, store: RunStore) -> str:
 def _told_software(there: str | None, here: str) -> str:
     """Return which dropfed a site works with, and what to do if another than this one does not go well with it."""
     if there is None or release(there) == release(here):
-        return there or "not told"
+        return there or "not reported"
     return f"{there}, and here {here}: the older one may refuse what the newer asks; update both to one version"
 
 

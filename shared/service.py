@@ -43,7 +43,7 @@ class Manager:
         try:
             self._socket.sendto(message.encode(), self._address)
         except OSError as error:
-            logger.debug("the service manager was not told %s: %s", message, error)
+            logger.debug("the service manager was not informed of %s: %s", message, error)
 
     def sign(self) -> None:
         """Give a sign of life, unless one was given just now."""

@@ -94,7 +94,7 @@ def overview_text(state: dict[str, Any]) -> str:
         lines.append(f"server: the last look of `dropfed-site move`, {moment_text(state['moved']['at'])}, {how}")
     lines.append(f"limits: {state['limits']}")
     # No record of the aggregator's tells which software it works with (docs/protocol.md).
-    lines.append(f"software: {state['software']}; the aggregator's: not told")
+    lines.append(f"software: {state['software']}; the aggregator's: not reported")
     if state["settings"]:
         lines.append(f"settings: {state['settings']}")
     if state["trouble"]:

@@ -137,12 +137,14 @@ def _referral(measured: Measured, right: NDArray[np.bool_]) -> list[Figure]:
     risk = "Share of wrong answers among those kept, when only the most certain are kept"
     help_of = "Share of right answers among the others, when the most uncertain are referred to a person"
     return [
-        _of_doubt(measured, "risk-coverage", risk, ("coverage", "risk"), (coverage, 1 - accuracy)),
-        _of_doubt(measured, "referral", help_of, ("referred", "accuracy of the others"), (1 - coverage, accuracy)),
+        _by_uncertainty(measured, "risk-coverage", risk, ("coverage", "risk"), (coverage, 1 - accuracy)),
+        _by_uncertainty(
+            measured, "referral", help_of, ("referred", "accuracy of the others"), (1 - coverage, accuracy)
+        ),
     ]
 
 
-def _of_doubt(
+def _by_uncertainty(
     measured: Measured, name: str, what: str, said: tuple[str, str], curve: tuple[Numbers, Numbers]
 ) -> Figure:
     across, up = curve

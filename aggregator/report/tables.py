@@ -352,7 +352,7 @@ def _mean(cells: Iterable[Cell]) -> Cell:
 
 
 def images_cell(part: Part | None, split: Split) -> Cell:
-    """Return over how many images a site's scores are, or why that is not told."""
+    """Return over how many images a site's scores are, or why that is not reported."""
     row = part.row(split) if part else None
     if row is None:
         return NO_ANSWER if part else NOT_ASKED

@@ -341,13 +341,13 @@ def _of_its_validation(reading: Reading, card: FinalCard, run: RunConfiguration)
     for aggregate, own in told.items():
         verdict = reading.record_or_none(MessageRef("verdict", run.run, aggregate + 1), Verdict)
         if verdict is not None and verdict.status in SOUND and str(aggregate) not in card.validation:
-            yield f"tells no validation of aggregate {aggregate}, of which {site} told {own}"
+            yield f"tells no validation of aggregate {aggregate}, of which {site} reported {own}"
     for number, mean in card.validation.items() if run.sites == [site] else ():
         after = whole(number) + 1
         does_not_hold = refs.get(after) in reading.messages and not tables[after]
         if not does_not_hold and told.get(whole(number)) != finite(mean):
-            own_text = told.get(whole(number), "none")
-            yield f"tells the validation {mean} of aggregate {number}, of which {site}, the only site, told {own_text}"
+            whose = f"of which {site}, the only site, reported {told.get(whole(number), 'none')}"
+            yield f"tells the validation {mean} of aggregate {number}, {whose}"
 
 
 def _differ(reading: Reading, final: Message, after: Message) -> bool:

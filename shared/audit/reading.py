@@ -351,7 +351,7 @@ class Reading(Ledger):
         return self.is_hidden(MessageRef("offer", run), names.RUN_CONFIGURATION)
 
     def hides_rules(self, run: str) -> bool:
-        """Return whether the run's configuration is encrypted, so that without a key nobody knows what it lets go."""
+        """Return whether the run's configuration is encrypted, so that without a key nobody knows what it prunes."""
         offer = self.messages.get(MessageRef("offer", run))
         is_encrypted = offer is not None and offer.manifest.files[names.RUN_CONFIGURATION].encrypted is not None
         return is_encrypted and self.configuration(run) is None

@@ -8,7 +8,7 @@ What is checked, in this order:
     surveys     each is the aggregator's, numbered without gap, and each sheet is the site's answer to one, with no
                 figure that the protocol does not describe, or with more digits
     messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other;
-                a tensor file that is not there counts as removed if the run's own rule lets it go; weights are said
+                a tensor file that is not there counts as removed if the run's own rule prunes it; weights are said
                 to be in the form that the run wants, and encrypted where it wants that
     contents    each payload is what its name says and nothing besides (``contents.py``)
     chains      each sender's messages are numbered without gap or repeat, each naming the one before it

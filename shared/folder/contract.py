@@ -74,7 +74,7 @@ class Folder(ABC):
 
     @abstractmethod
     def room(self) -> int | None:
-        """Return how many bytes may still be put into the folder; None where there is no limit, or it is not told."""
+        """Return how many bytes may still be put into the folder; None without a limit, or if none is reported."""
 
     @abstractmethod
     def create(self, path: str, content: bytes) -> None:

@@ -269,11 +269,11 @@ class _Replay:
             removed = f"`keep: {run.keep}` has aggregates removed while the run goes on"
             return lacking(0, what, f"{removed}; the scores are the same")
         differing = [
-            f"{name} is told as {getattr(card, name)}, and is {getattr(in_time, name)}"
+            f"{name} is reported as {getattr(card, name)}, and is {getattr(in_time, name)}"
             for name in ("chosen_round", "score_name", "validation", "epsilon")
             if getattr(card, name) != getattr(in_time, name)
         ]
-        return Step(0, what, "differs", "; ".join(differing) or "who took part in which round is told otherwise")
+        return Step(0, what, "differs", "; ".join(differing) or "who took part in which round is reported otherwise")
 
     def _unread(self, found: Mapping[int, Round]) -> str | None:
         """Return the first verdict, or table of a sound answer, that cannot be read here, if there is one."""

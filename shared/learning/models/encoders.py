@@ -152,7 +152,7 @@ class Encoder(nn.Module):
             (B, width).
         """
         for values in self.stages(inputs):
-            features = values  # the last; what came before it is let go
+            features = values  # the last; those before it are freed
         return features
 
     def positions(self, inputs: Tensor) -> Tensor:
