@@ -5,7 +5,6 @@ signing.key  encryption.key  password    what only their owner can read
 signing.key.new                          while `rotate-key` makes it the next signing key
 mirror/                                  what was exchanged: what we signed and what we accepted
 ciphertext/                              what is encrypted in the folder and on its way there or here
-quarantine/                              what was refused, and why
 decisions/RUN                            what a person here decided about a run: yes, no or withdraw, and why
 paused                                   a person here paused this site; gone once it goes on
 restored                                 a disk was lost; gone once a person accepted a new division
