@@ -146,7 +146,7 @@ class Part:
     seconds: int | None = None
 
     def row(self, split: Split) -> Row | None:
-        """Return what it told on one split."""
+        """Return the scores that the site reported on one split; None if it reported none."""
         return self.validation if split == "validation" else self.test
 
     @property

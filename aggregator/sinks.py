@@ -41,10 +41,14 @@ class Sink(Protocol):
     """Where the curves of one run are drawn."""
 
     def write(self, rounds: Sequence[Settled]) -> None:
-        """Write what it lacks of these rounds: all that are settled, in order."""
+        """Write what is missing here of these rounds: all that are settled, in order."""
 
     def end(self, chosen_round: int | None) -> None:
-        """Note that the run has ended; None: it never started. May be told again."""
+        """Record that the run has ended; a second call changes nothing.
+
+        Args:
+            chosen_round: whose aggregate was chosen; None if the run never started.
+        """
 
 
 class TensorBoard:

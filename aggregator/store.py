@@ -240,7 +240,7 @@ class RunStore(RunFiles):
         return self._ciphertexts / f"{number}{names.WEIGHTS_SUFFIX}"
 
     def clear_ciphertexts(self) -> None:
-        """Remove them; what is on its way to a site lies with the site's files too."""
+        """Remove the run's encrypted files; what is on its way to a site lies with the site's files too."""
         shutil.rmtree(self._ciphertexts, ignore_errors=True)
 
     def write_limit(self, round_no: int, limit: float) -> None:
@@ -442,7 +442,7 @@ def runs_in(work: Path) -> list[RunStore]:
 
 
 def open_runs(work: Path) -> list[RunStore]:
-    """Return those of them that have not ended."""
+    """Return the runs begun in a work directory that have not ended."""
     return [store for store in runs_in(work) if not store.is_over]
 
 

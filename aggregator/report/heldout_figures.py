@@ -36,11 +36,7 @@ TITLES = {
 
 
 def heldout_figures(measured: Measured | str) -> list[Figure]:
-    """Return all of them.
-
-    Args:
-        measured: or why nothing could be measured.
-    """
+    """Return all figures of the held-out images."""
     if isinstance(measured, str):
         return [Figure(name, title, why_none=measured) for name, title in TITLES.items()]
     right = measured.predicted == measured.truth

@@ -136,7 +136,7 @@ def _real_sites(data: Path, count: int | None) -> Sites:
 
 
 def _holds_images(folder: Path) -> bool:
-    """Return whether this is a site's folder: ``images/``, or one folder for each grade."""
+    """Return whether a folder is a site's: it holds ``images/``, or one folder for each grade."""
     return (folder / "images").is_dir() or any(path.is_dir() and path.name[:1].isdecimal() for path in folder.iterdir())
 
 

@@ -183,7 +183,7 @@ def _named(*roots: Path) -> dict[str, Folder]:
 
 
 def _is_shut(root: Path) -> bool:
-    """Return whether it is a folder that this user may not list, or not look into."""
+    """Return whether a folder is one that this user may not list, or not look into."""
     try:
         with os.scandir(root):
             os.lstat(root / names.FEDERATION)
@@ -195,7 +195,7 @@ def _is_shut(root: Path) -> bool:
 
 
 def _is_drop_folder(root: Path) -> bool:
-    """Return whether it says whose it is; a daemon's own copy does too, and has its heartbeat elsewhere."""
+    """Return whether a folder says whose it is; a daemon's own copy does too, and has its heartbeat elsewhere."""
     if root.absolute().name == names.MIRROR and not _has(root, names.STATUS):
         return False
     return any(_has(root, name) for name in _CARDS)

@@ -61,7 +61,7 @@ class ChunkedUploads:
             connection.interrupt()
 
     def is_offered(self) -> bool:
-        """Return whether the server has such an area for this user."""
+        """Return whether the server has an area for uploads in chunks for this user."""
         home = f"{self._area}/dropfed-{secrets.token_hex(16)}"
         made = self._connection.send("MKCOL", home)
         return made.status == 201 and self._connection.send("DELETE", home).status in (200, 204)
@@ -166,7 +166,7 @@ class ChunkedUploads:
 
 
 def _taken_from(waiting: deque[str]) -> Iterator[str]:
-    """Yield one after the other, as long as other threads leave any."""
+    """Yield one name after the other, as long as other threads leave any."""
     while True:
         try:
             name = waiting.popleft()

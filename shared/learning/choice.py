@@ -165,7 +165,7 @@ def choose(
 
 
 def _why(score_name: str, *, has_means: bool, is_over_others: bool, in_turn: bool) -> str:
-    """Return why this one of several aggregates.
+    """Return why one of several aggregates was chosen.
 
     Args:
         is_over_others: whether the means are not over the same sites for each aggregate.

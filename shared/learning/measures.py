@@ -156,7 +156,7 @@ class _MeasuredScoring(Scoring[Any]):
         return own | (self._over_images(seen) if self._is_of_pixels else self._of_all(_together(seen)))
 
     def score(self, looks: Sequence[Any], name: str) -> float | None:
-        """Return one of them; the task knows best how to come to its own."""
+        """Return one of the scores; the task computes its own in its best way."""
         if name in self._measures:
             return super().score(looks, name)
         return self._own.score([look for look, _ in looks], name)

@@ -310,10 +310,10 @@ def _in_words(kept: KeptModel, row: Mapping[str, str]) -> list[str]:
 
 
 def _are_pictures(samples: Sequence[Sample]) -> bool:
-    """Return that images can be shown.
+    """Return True if images can be shown.
 
     Raises:
-        DataError: they are stretches of recordings.
+        DataError: they are time series.
     """
     if isinstance(samples[0], Window):
         raise DataError(["a page shows images, and these are time series: leave --page out"])

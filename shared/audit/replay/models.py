@@ -44,7 +44,7 @@ class Models(RunFiles):
         return self._sharing
 
     def agreed(self, round_no: int) -> int:
-        """Return what is tried at present."""
+        """Return the number of sites that had agreed which is tried at present."""
         return self.agreed_so_far
 
     def forget(self, round_no: int) -> None:

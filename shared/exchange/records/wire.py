@@ -41,7 +41,7 @@ Encrypt = Literal["none", "weights", "all"]
 
 
 def encrypts(encrypt: Encrypt, name: str) -> bool:
-    """Return whether a payload of this name is one of them."""
+    """Return whether a run with this choice encrypts a payload of this name."""
     return encrypt == "all" or (encrypt == "weights" and is_weights(name))
 
 
