@@ -19,7 +19,7 @@ from shared.plurals import pluralize
 
 @dataclass(frozen=True)
 class ChosenScores:
-    """The main score of the chosen aggregate at each site, as far as told, and the mean of those.
+    """The main score of the chosen aggregate at each site, as far as reported, and the mean of those.
 
     Args:
         support: what each is over, where the site answered.
@@ -144,7 +144,7 @@ def _score_rows(runs: Sequence[Summary]) -> dict[str, list[str]]:
 
 
 def _mean(found: ChosenScores) -> str | None:
-    """Return the mean of the scores that were told, with how many those are; None where none was."""
+    """Return the mean of the reported scores, and how many those are; None if none was reported."""
     told = sum(value is not None for value in found.sites.values())
     return None if found.mean is None else f"{short(found.mean)} ({pluralize(told, 'site')})"
 

@@ -128,7 +128,7 @@ class ModelCard:
 
 
 def card_text(card: ModelCard) -> str:
-    """Return the card in words; what nobody told says so."""
+    """Return the card in words; what was not reported says so."""
     model, run = card.model, card.run
     facts = {
         "task": run.task,

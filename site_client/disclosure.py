@@ -201,9 +201,9 @@ def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[
 def reliability(found: MeasuredUncertainty, policy: Policy) -> Reliability:
     """Return what of a site's θ and its uncertainties may leave.
 
-    θ and its status always do: they are the method. All else is told only over as many images as the policy wants: how
-    many were wrong only if as many were wrong and right, and quantiles only if there are as many images in each tenth.
-    Its AUROC ranks images that the model chooses, so it is told of public images alone.
+    θ and its status always do: they are the method. All else is reported only over as many images as the policy wants:
+    how many were wrong only if as many were wrong and right, and quantiles only if as many images are in each tenth.
+    Its AUROC ranks images that the model chooses, so it is reported of public images alone.
     """
     threshold = youden_threshold(found.uncertainty, found.wrong)
     auroc = ranking(found.uncertainty, found.wrong).auroc()

@@ -9,7 +9,7 @@
               metrics.csv           epoch,split,loss and the scores that the run lists
 
 Nothing that a program writes leaves as it is. The model is written anew, tensor by tensor; of the table only columns
-that the run lists are read, and they are told as scores of our own are. All counts are ours.
+that the run lists are read, and they are reported as our own scores are. All counts are ours.
 """
 
 from __future__ import annotations

@@ -400,7 +400,7 @@ class Trainer:
 
     def _scored(self, this: _Round, network: nn.Module, split: Split) -> Evaluation:
         """Return how a model does before training: with how many images it is over of each class, and of test images
-        the main score's standard error, where the run has that told.
+        the main score's standard error, if the run asks for it.
         """
         samples, score = getattr(this.dataset, split), self.task.selection_score
         bootstrap = None
@@ -736,12 +736,17 @@ def _folder_of(site: SiteConfiguration, task: str) -> str:
 
 
 def _of_epoch(on_progress: OnProgress, number: int, count: int) -> OnBatch:
-    """Return what is told of the batches of an epoch, of so many, by the one that is told of all."""
+    """Return the progress callback of one epoch, which reports to the callback of all of them.
+
+    Args:
+        number: of the epoch, from 1.
+        count: how many epochs there are.
+    """
     return lambda done, total: on_progress(int(100 * (number - 1 + done / total) / count))
 
 
 def _halves(on_progress: OnProgress) -> tuple[OnProgress, OnProgress]:
-    """Return what is told of two trainings, one after the other, by the one that is told of both."""
+    """Return the progress callbacks of two trainings, one after the other, which report to the callback of both."""
     return (lambda percent: on_progress(percent // 2)), (lambda percent: on_progress(50 + percent // 2))
 
 

@@ -1,4 +1,4 @@
-"""Figures of what the sites told and of what the aggregator decided: all from the run's view."""
+"""Figures of what the sites reported and of what the aggregator decided: all from the run's view."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Missing:
 NOT_ASKED = Missing("not asked")
 NO_ANSWER = Missing("no answer")
 NOT_REPORTED = Missing("not reported")
-"""The site has fewer such images than it lets anything be told of, or the score is undefined there."""
+"""The site has fewer such images than it lets any number be about, or the score is undefined there."""
 UNDEFINED = Missing("undefined")
 NOT_SCORED = Missing("not scored")
 """The site's table has no such column, as for a grade that it does not use."""
@@ -222,7 +222,7 @@ def by_aggregate(view: RunView, split: Split, name: str, title: str) -> Table:
 def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
     """Return every score of one aggregate: a column per site, a row per score, with the standard deviation if known.
 
-    The last column is the mean and the population standard deviation over the sites that told the score.
+    The last column is the mean and the population standard deviation over the sites that reported the score.
     """
     sites, score = view.configuration.sites, view.score
     found = view.receivers(aggregate)
@@ -289,7 +289,7 @@ def of_heldout(scores: Mapping[str, float | None], images: int, score: str) -> T
 
 
 def every_score(view: RunView) -> Table:
-    """Return one row for each number that a site could have told."""
+    """Return one row for each number that a site could have reported."""
     frame = view.frame()
     rows = [
         [*place, images, name, *((None, NOT_REPORTED.why) if math.isnan(value) else (value, ""))]

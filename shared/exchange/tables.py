@@ -38,7 +38,7 @@ MICRO_BATCH = "micro_batch"
 DECIMALS = 4
 """Of every loss and score, and of θ."""
 LARGEST_LOSS = 10.0
-"""Losses beyond it, either way, are told as this."""
+"""Losses beyond it, either way, are reported as this."""
 _SCORES = (
     "accuracy|balanced_accuracy|sensitivity|specificity|f1|dice|iou|auroc|auroc_logits|auprc|kappa|calibration_error"
     "|misdiagnosis_auroc|selective_accuracy_[1-9]0|referral_share_9[05]|uncertainty_(right|wrong)"

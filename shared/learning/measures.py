@@ -1,4 +1,4 @@
-"""Scores of others, told beside a task's own: functions of what a model says and of what is true.
+"""Scores of others, reported beside a task's own: functions of what a model says and of what is true.
 
 A wheel provides them by the entry points ``dropfed.scores``, and a run names them under ``scores``.
 """
@@ -34,7 +34,7 @@ class Measure:
     Args:
         compute: of (N, K) probabilities, in [0, 1] and 1 in each row's sum, and the (N,) classes that are true, in
             [0, K), returns the score, or None where there is none. The rows are a set's images; of a segmentation the
-            pixels of one image, and the mean over images is told.
+            pixels of one image, and the mean over images is reported.
         range: in which it lies.
         is_of_shapes: whether it asks for an image as it is: (H, W, K) probabilities and (H, W) classes. Then the run's
             task must label pixels.

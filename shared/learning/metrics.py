@@ -52,7 +52,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Score:
-    """A score and how many images it is over: over too few, a site does not tell it. A score of a plug-in's is told
+    """A score and how many images it is over: over too few, a site does not report it. A plug-in's score is reported
     only if it is over all images of its set, for which a plug-in gives their number.
 
     Args:

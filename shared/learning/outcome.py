@@ -60,7 +60,7 @@ class Outcome:
     Args:
         text: a sentence that begins with ``name``.
         has_improved: whether the model got better, of a stopped run too; None where that cannot be told.
-        before, after: mean validation scores of the first and of the chosen model, over the sites that told both.
+        before, after: mean validation scores of the first and of the chosen model, over the sites that reported both.
         sites: how many sites that are.
     """
 
@@ -125,7 +125,7 @@ def outcome_by_tables(
 
 
 def _scored(card: FinalCard, scores: Scores) -> Outcome:
-    """Return what the sites told of a model that was not trained."""
+    """Return what the sites reported of a model that was not trained."""
     told, name = scores.get(0, {}), "scored"
     if not told:
         why = f"no site reported a validation {card.score_name} (too few images?)"

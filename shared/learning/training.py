@@ -234,7 +234,7 @@ def evaluate(
     """Evaluate a ``Network`` on the images as they are, in eval mode, without gradients.
 
     Args:
-        bootstrap: the score whose standard error is told too.
+        bootstrap: the score whose standard error is computed too.
 
     Raises:
         ValueError: there are no samples.
@@ -254,7 +254,7 @@ def evaluate_answers(
 
     Args:
         given: by batch: its samples, the (B, K, ...) logits, and the (B, ...) targets, as ``answers`` yields them.
-        bootstrap: the score whose standard error is told too.
+        bootstrap: the score whose standard error is computed too.
 
     Raises:
         ValueError: there are no answers.

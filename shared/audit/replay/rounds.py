@@ -182,7 +182,7 @@ class Replayer:
             message: the answer: to this round, or one to the round before that came late.
 
         Returns:
-            What came out; with the score as told where it cannot be measured.
+            What came out; with the score as reported if it cannot be measured.
         """
         number, told, of_round = found.number, found.verdicts[site], message.ref.round_no
         what = f"answer of {site}" if of_round == number else f"answer of {site} to round {of_round}, which came late"
@@ -477,7 +477,7 @@ def _reason_of(told: Verdict | CameLate) -> str:
 
 
 def _is_left_out(told: Verdict, computed: Verdict) -> bool:
-    """Return whether a verdict has omitted what counts by itself, though its score was told."""
+    """Return whether a verdict has omitted what counts by itself, though its score was reported."""
     return told.status == "omitted" and told.score is not None and computed.status in SOUND
 
 

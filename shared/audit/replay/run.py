@@ -3,7 +3,7 @@
 Of every round, in this order:
 
     answers     each answer that was in time is checked as the aggregator checks it
-    scores      with the held-out images, each model's score is measured again; without, it is taken as told
+    scores      with the held-out images, each model's score is measured again; without, it is taken as reported
     tolerance   likewise, where what a score had to exceed follows from the last aggregate
     verdicts    accepted or omitted, θ, ε and the weight follow from these, and from how many images a site trains on
     aggregate   the next global model, and what goes with it, follow from the verdicts' weights and what was sent;

@@ -88,8 +88,8 @@ class Local:
         is_first: whether nothing had stayed yet.
         round_no: 1-based.
         batches: the site's images.
-        minimum_count: the fewest images that the site lets anything be told of.
-        images: on which the site trains, as many as it has told.
+        minimum_count: the fewest images that the site lets any number be about.
+        images: on how many the site trains, as it has reported.
         numbers: what the run rounds models to before they travel.
     """
 

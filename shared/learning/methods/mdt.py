@@ -9,7 +9,7 @@ read from the image. Not for private runs: what it sends of validation images ha
     use         p = softmax(z / T(x)) with T(x) = 1 + β · φ(x), never outside [0.1, 10]
 
 β is solved for every aggregate, and comes with the chosen one. A segmentation's images are pixels, of which each image
-gives some. A site that may not tell of so few images as it validates on adds nothing to the sums; what it told would
+gives some. A site that may not report on so few images as it validates on adds nothing to the sums: its numbers would
 else be its images' features.
 """
 
