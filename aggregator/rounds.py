@@ -228,7 +228,7 @@ def decide(run: RunFacts) -> list[Action]:
 
 
 def due_end(site: SiteFacts, *, final_chosen: bool) -> SignFinal | SignAbort | None:
-    """What tells a site that a run is over, if it is still to be told: one that declined or withdrew has ended it."""
+    """Return the message that tells a site that the run is over, or None if the site knows it or was never asked."""
     if not site.offered or site.ended or site.withdrawn or site.consent is False:
         return None
     # A site that has not answered the offer gets no final model: there the run is aborted (protocol 6.1).

@@ -152,7 +152,7 @@ class RoundWork:
         return decided is not None and decided.answer == "withdraw"
 
     def seconds_until_training(self) -> float:
-        """Until the hours in which this site may train; 0 in them."""
+        """Return the seconds until the hours in which this site may train; 0 in them."""
         return seconds_until(self._configuration.limits.training_hours, datetime.now())
 
     def go_on_or_stop(self, run: str | None) -> None:
@@ -174,7 +174,7 @@ class RoundWork:
     # --- rounds ----------------------------------------------------------------------------------------------
 
     def answer_or_leave(self, ref: MessageRef) -> None:
-        """A person who pauses the site or withdraws does not have to wait for the end of the training."""
+        """Answer a round, or stop training as soon as a person pauses the site or withdraws."""
         try:
             self._answer_round(ref)
         except Stopped as reason:
@@ -299,7 +299,7 @@ class RoundWork:
         return trainer.work(dataset, configuration, files, on_progress, trained_before=trained_before)
 
     def _is_time(self, ref: MessageRef, percent: int) -> bool:
-        """Tell how far the work is; return whether to go on or to rest.
+        """Report how far the work is; return whether to go on or to rest.
 
         Raises:
             Stopped: it is not wanted any more.
@@ -317,7 +317,7 @@ class RoundWork:
         return on_progress
 
     def _require_agreed_count(self, trainer: Trainer, dataset: Dataset) -> None:
-        """Demand for a private run, whose cost is reckoned from it, as many training images as we agreed with.
+        """Check that a private run, whose cost depends on it, has as many training images as we agreed with.
 
         Raises:
             ActionRequiredError: there are others now.
@@ -357,7 +357,7 @@ class RoundWork:
         return unkept_final(self._work, self._ledger, left_alone)
 
     def keep_final(self, run: str) -> None:
-        """A final model that cannot be kept is told, and tried again later: it holds up no other run."""
+        """Keep a final model. If it cannot be kept, report that and try again later: no other run waits for it."""
         release(self._work, self._ledger, run)
         ref = MessageRef("final", run)
         on_progress = self._resting_until(lambda percent: self._is_time(ref, percent))

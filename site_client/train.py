@@ -78,7 +78,7 @@ class Files:
         sent: where what is sent beside it goes, by group.
         kept: where what stays at the site goes, before ``trained``; nothing in a round without epochs.
         alone: the model that the site has trained by itself, after its last signed round; None before the first.
-        alone_kept: where it goes, likewise; None of a run without a baseline.
+        alone_kept: where the model trained by itself goes; None in a run without a baseline.
         first: round 1's global model, with which later ones are compared; None in that round, at a site that did not
             answer it, and of a run that compares none.
         lost: the site's last round that was accepted, if nothing that stayed with it is here any more.
@@ -250,7 +250,7 @@ class Trainer:
         }
 
     def _require_kept(self, network: nn.Module, lost: int | None) -> None:
-        """Demand that nothing was lost here that the aggregator counts: begun anew, it would be counted twice."""
+        """Check that nothing was lost here that the aggregator counts: begun anew, it would be counted twice."""
         if lost is not None and self.method.groups(network, self.sharing).are_counted:
             raise ActionRequiredError(
                 f"run {self.run.run}: what {self.run.method} has this site remember was lost after round {lost}, and "
@@ -405,7 +405,7 @@ class Trainer:
 
     def _scored(self, this: _Round, network: nn.Module, split: Split) -> Evaluation:
         """Return how a model does before training: with how many images it is over of each class, and of test images
-        the main score's standard error, where the run has that told.
+        the main score's standard error, if the run asks for it.
         """
         samples, score = getattr(this.dataset, split), self.task.selection_score
         bootstrap = None
@@ -657,7 +657,7 @@ def requirements_of(site: SiteConfiguration, run: RunConfiguration) -> Requireme
 
 
 def check_offer(site: SiteConfiguration, run: RunConfiguration, offered: Sharing) -> Requirements:
-    """Demand that this software computes exactly what the offer says, and no more than the hospital allows.
+    """Check that this software computes exactly what the offer says, and no more than the hospital allows.
 
     Raises:
         ConfigurationError: as for ``requirements_of`` and ``as_offered``.
@@ -741,12 +741,17 @@ def _folder_of(site: SiteConfiguration, task: str) -> str:
 
 
 def _of_epoch(on_progress: OnProgress, number: int, count: int) -> OnBatch:
-    """Return what is told of the batches of an epoch, of so many, by the one that is told of all."""
+    """Return the progress callback of one epoch, which reports to the callback of all of them.
+
+    Args:
+        number: of the epoch, from 1.
+        count: how many epochs there are.
+    """
     return lambda done, total: on_progress(int(100 * (number - 1 + done / total) / count))
 
 
 def _halves(on_progress: OnProgress) -> tuple[OnProgress, OnProgress]:
-    """Return what is told of two trainings, one after the other, by the one that is told of both."""
+    """Return the progress callbacks of two trainings, one after the other, which report to the callback of both."""
     return (lambda percent: on_progress(percent // 2)), (lambda percent: on_progress(50 + percent // 2))
 
 

@@ -228,7 +228,7 @@ class Outbox:
         return self._mirror.may_be_pruned(message.ref, settled=settled)
 
     def _require_room(self, ref: MessageRef, size: int) -> None:
-        """Never begin what cannot be ended; say in time when the folder is getting full."""
+        """Check that the folder has room for a message before it is sent; warn in time when the folder gets full."""
         if size <= SMALL_BYTES:
             return
         self._known_room -= size
@@ -292,7 +292,7 @@ class Outbox:
         return {entry.name: entry.size for entry in self._folder.entries(ref.path)}
 
     def _last_in_folder(self, own: list[Message]) -> int:
-        """Seq of our newest message whose manifest is in the folder: publishing goes in order, so look back."""
+        """Return the seq of our newest message whose manifest is in the folder, looking back from the newest."""
         for message in reversed(own):
             signed = self._mirror.path(message.ref, MANIFEST).read_bytes()
             with suppress(RejectedError):  # what lies there is not what we signed

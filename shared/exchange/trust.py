@@ -148,7 +148,7 @@ class Peer:
         answers: Collection[str | None],
         refused: Collection[str] = (),
     ) -> Message:
-        """Check a manifest in the order stated above.
+        """Check a manifest in the order that this module states.
 
         Args:
             head: the sender's last message accepted so far.
@@ -157,7 +157,7 @@ class Peer:
 
         Raises:
             RejectedError: naming the manifest and the first step that failed.
-            DoubtfulError: likewise, where that may not be the sender's doing.
+            DoubtfulError: naming them too, where that may not be the sender's doing.
         """
         # 1 to 9 need the manifest alone.
         message = self.open_out_of_order(content, ref)
@@ -173,7 +173,7 @@ class Peer:
 
         Raises:
             RejectedError: naming the manifest and the first step that failed.
-            DoubtfulError: likewise, where that may not be the sender's doing.
+            DoubtfulError: naming them too, where that may not be the sender's doing.
         """
         # 1 to 3. Size, form and signature are checked before anything else is read from the bytes.
         body, key = self._open_signed(content, ref.manifest)
@@ -317,7 +317,7 @@ def check_file(message: Message, name: str, size: int, sha256: str) -> None:
 
 
 def check_form(message: Message, wire: Wire) -> None:
-    """Demand that the weights are in the form that the run wants, by their manifest.
+    """Check by the manifest that the weights are in the form that the run asks for.
 
     Raises:
         RejectedError: they are in another.
@@ -328,7 +328,7 @@ def check_form(message: Message, wire: Wire) -> None:
 
 
 def check_encrypted(message: Message, encrypt: Encrypt) -> None:
-    """Demand that exactly those payloads are encrypted that the run wants encrypted, by their manifest.
+    """Check by the manifest that exactly those payloads are encrypted that the run asks to encrypt.
 
     Raises:
         RejectedError: one is not that should be, or is that should not be.

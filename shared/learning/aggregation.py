@@ -135,7 +135,7 @@ class Aggregation:
         return entries
 
     def try_out(self, round_no: int, accepted: Mapping[str, Answer]) -> None:
-        """See whether the next global model can be made of these answers; nothing is written.
+        """Check that the next global model can be made of these answers; nothing is written.
 
         An average cannot lead out of where the answers lie; only what a method adds to it can.
 
@@ -177,7 +177,7 @@ class Aggregation:
         return is_here or type(self._method).implausible is Method.implausible
 
     def require_plausible(self, ref: MessageRef, site: str, files: Mapping[str, Path], images: int) -> None:
-        """Demand of what a site sent beside its trained model that it can follow from that.
+        """Check that what a site sent beside its trained model can follow from that model.
 
         Args:
             place: where the answer lies.
@@ -250,7 +250,7 @@ def choose(store: RunFiles, sharing: Sharing, chosen: int) -> None:
 
 
 def _require_weights(method: str, weights: Mapping[str, float], chosen: Sequence[str]) -> None:
-    """Demand that what a method gave are weights.
+    """Check that a method returned valid weights.
 
     Raises:
         ActionRequiredError: they are not those of the chosen sites, each in [0, 1], summing to 1.

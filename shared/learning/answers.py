@@ -73,7 +73,7 @@ def check_answer(
     *,
     form: type[Reliability] = Reliability,
 ) -> tuple[float | None, float | None]:
-    """Demand of an answer what its round and its method have it hold, and nothing more; its model is not looked into.
+    """Check that an answer holds what its round and its method ask for, and nothing more; its model is not looked into.
 
     Args:
         file: where a file of the answer lies, by name.
@@ -221,8 +221,9 @@ def decide(
 
 
 def passes(scored: Scored, run: RunConfiguration, round_no: int, limit: float | None) -> bool:
-    """Whether a site's answer to a training round counts: by the tolerance check (Lo et al. 2021), strictly above it;
-    in a run without one, every answer in which nothing is wrong.
+    """Return whether a site's answer to a training round counts: its score is strictly above the limit.
+
+    This is the tolerance check of Lo et al. 2021. In a run without one, every answer counts in which nothing is wrong.
 
     Args:
         limit: what a score must exceed: the run's tolerance, or what follows from it and the last aggregate's score.

@@ -192,7 +192,7 @@ def implausible(
 
     Args:
         before: what it received, by group.
-        sent: checked files in the plain form, likewise.
+        sent: what it sent, by group: checked files in the plain form.
         rate: the round's learning rate.
         images: on how many the site has said that it trains.
     """

@@ -53,7 +53,7 @@ class EvidentialTerms:
     tempered_cross_entropy: Tensor
 
     def total(self, kl_weight: float, *, tempered: bool = True) -> Tensor:
-        """(N,) L_Ice + λ·L_KL + L_Tce, or without the last.
+        """Return (N,) L_Ice + λ·L_KL + L_Tce, or without the last.
 
         Args:
             kl_weight: λ in [0, 1].
@@ -68,7 +68,7 @@ class EvidentialTerms:
 
 
 def evidence(logits: Tensor) -> Tensor:
-    """(N, K) e = softplus(logits) >= 0, from any real logits of that shape."""
+    """Return (N, K) e = softplus(logits) >= 0, from any real logits of that shape."""
     return functional.softplus(logits)
 
 
@@ -96,7 +96,7 @@ def dirichlet(evidence: Tensor) -> Dirichlet:
 
 
 def integrated_cross_entropy(opinion: Dirichlet, targets: Tensor) -> Tensor:
-    """(N,) L_Ice = ψ(S) − ψ(α_y), the cross-entropy expected under the Dirichlet (Wang et al. 2023, Eq. 5).
+    """Return (N,) L_Ice = ψ(S) − ψ(α_y), the cross-entropy expected under the Dirichlet (Wang et al. 2023, Eq. 5).
 
     Args:
         opinion: over K classes.
@@ -112,7 +112,7 @@ def integrated_cross_entropy(opinion: Dirichlet, targets: Tensor) -> Tensor:
 
 
 def kl_to_uniform(opinion: Dirichlet, targets: Tensor) -> Tensor:
-    """(N,) L_KL = KL(Dir(α̃) ‖ Dir(1)): what evidence for the wrong classes costs (Wang et al. 2023, Eq. 6).
+    """Return (N,) L_KL = KL(Dir(α̃) ‖ Dir(1)): what evidence for the wrong classes costs (Wang et al. 2023, Eq. 6).
 
     Evidence for the right class costs nothing: α̃ is α with α_y = 1.
 
@@ -134,7 +134,7 @@ def kl_to_uniform(opinion: Dirichlet, targets: Tensor) -> Tensor:
 
 
 def tempered_belief(belief: Tensor, temperature: float = TEMPERATURE) -> Tensor:
-    """(N, K) b_T = softmax(b / τ), rows summing to 1 (Wang et al. 2023, Eq. 8).
+    """Return (N, K) b_T = softmax(b / τ), rows summing to 1 (Wang et al. 2023, Eq. 8).
 
     The greatest b stays the greatest, but where all evidence is next to nothing, rounding makes different b equal.
 
@@ -149,7 +149,9 @@ def tempered_belief(belief: Tensor, temperature: float = TEMPERATURE) -> Tensor:
 
 
 def tempered_cross_entropy(opinion: Dirichlet, targets: Tensor, temperature: float = TEMPERATURE) -> Tensor:
-    """(N,) L_Tce = CE(b / τ, y) = −log b_T,y (Wang et al. 2023, Eq. 8); never below log(1 + (K − 1)·exp(−1 / τ)).
+    """Return (N,) L_Tce = CE(b / τ, y) = −log b_T,y (Wang et al. 2023, Eq. 8).
+
+    It is never below log(1 + (K − 1)·exp(−1 / τ)).
 
     Args:
         opinion: over K classes.
@@ -185,7 +187,7 @@ def evidential_terms(logits: Tensor, targets: Tensor, temperature: float = TEMPE
 
 
 def annealing(done: int, until: int) -> float:
-    """λ = min(1, done / until): 0 in the beginning, 1 once ``until`` steps, or rounds, are over.
+    """Return λ = min(1, done / until): 0 in the beginning, 1 once ``until`` steps, or rounds, are over.
 
     The paper says "from 0, gradually to 1"; its code takes t / (T + 1) of round t of T, which is neither 0 nor 1. A
     round may be four steps or four hundred. With nothing learnt yet λ = 1 is made small by evidence for no class at
@@ -210,7 +212,7 @@ def _tempered(belief: Tensor, temperature: float) -> Tensor:
 
 
 def _index(opinion: Dirichlet, targets: Tensor) -> Tensor:
-    """(N, 1) targets to pick each row's own class with; picking alone would not notice that some are missing."""
+    """Return (N, 1) targets to pick each row's own class with; picking alone would not notice that some are missing."""
     if targets.shape != opinion.strength.shape:
         raise ValueError(f"expected targets of shape {tuple(opinion.strength.shape)}, got {tuple(targets.shape)}")
     return targets[:, None]

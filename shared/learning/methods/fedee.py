@@ -26,7 +26,7 @@ from shared.learning.objectives import Ensemble, Objective
 
 
 class FedEE(terms.FedEE, Over):
-    """See above."""
+    """The method that this module describes."""
 
     name = "fedee"
 

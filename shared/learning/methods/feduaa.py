@@ -19,12 +19,12 @@ from shared.learning.uncertainty import reliability_weights
 
 
 class FedUAA(terms.FedUAA, FedBN):
-    """See above."""
+    """The method that this module describes."""
 
     name = "feduaa"
 
     def weights(self, accepted: Mapping[str, Contribution]) -> dict[str, float]:
-        """softmax(θ) over the accepted sites.
+        """Return softmax(θ) over the accepted sites.
 
         Raises:
             ValueError: a site has no θ, or one outside [0, 1].
