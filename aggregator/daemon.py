@@ -30,7 +30,6 @@ from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.run import BelowLast, RunConfiguration
-from shared.exchange.records.values import sentence
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry, encrypts
 from shared.exchange.signing import canonical
@@ -39,7 +38,7 @@ from shared.exchange.weights import entry_of
 from shared.folder.durable import disk_trouble
 from shared.folder.stopping import cut_after
 from shared.learning.aggregation import Answer, choose
-from shared.learning.answers import UNANSWERED
+from shared.learning.answers import UNANSWERED, limit_of
 from shared.learning.outcome import Outcome, Standstill
 from shared.learning.round_engine import PlainFiles, given_weights
 from shared.learning.run_files import Late, Scored
@@ -500,23 +499,20 @@ class Daemon:
         """Return the tolerance check of one answer."""
         ledger, ref = self._ledgers[site], MessageRef("update", self._run.run, round_no)
         if (refusal := ledger.refusal(ref)) is not None:
-            return Scored(score=None, theta=None, epsilon=None, reason=sentence(refusal))
+            return Scored.refused(refusal)
         if (message := ledger.message(ref)) is None:
             raise ValueError(f"{ref.path} was not answered")
         self._limit(round_no)  # with the images that the answer is scored with: they may be others after a restart
         return self._work.check(message, site, ledger.path(ref, names.MANIFEST).parent, self._images(site))
 
     def _limit(self, round_no: int) -> float | None:
-        """Return what a score must exceed in a round; None in the closing one, if that would follow from an aggregate.
+        return limit_of(self._run, round_no, partial(self._measured_limit, round_no))
 
-        What follows from the last aggregate is measured once and kept, so that all answers of a round, whatever becomes
-        of this process, are held against the same.
+    def _measured_limit(self, round_no: int, tolerance: BelowLast) -> float:
+        """Return what follows from the last aggregate: measured once and kept, so that all answers of a round, whatever
+        becomes of this process, are held against the same.
         """
-        tolerance, store = self._run.tolerance, self._store
-        if not isinstance(tolerance, BelowLast):
-            return tolerance
-        if round_no > self._run.rounds:
-            return None
+        store = self._store
         limit = store.limit(round_no)
         if limit is None:
             limit = self._work.limit(store.aggregate_path(round_no - 1), tolerance)

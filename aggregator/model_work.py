@@ -25,7 +25,7 @@ from shared.exchange import names
 from shared.exchange.names import MessageRef, Name
 from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
-from shared.exchange.records.values import Record, sentence
+from shared.exchange.records.values import Record
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.trust import Message
@@ -404,7 +404,7 @@ class UntilStopped:
 
     def _not_counted(self, error: PluginError) -> Scored:
         self._raise_unless_stopped(error)
-        return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
+        return Scored.refused(str(error))
 
     def _raise_unless_stopped(self, error: PluginError) -> None:
         if not self._store.stop_requested:
@@ -567,9 +567,8 @@ class Decide(Question[dict[Name, Verdict]]):
         aggregation = Aggregation(made, learning.method, learning.groups())
         engine, answer = RoundEngine(made, learning.method, aggregation), self.answers.__getitem__
         scored = engine.without_spoilers(self.round_no, self.checked, limit=self.limit, answer=answer)
-        if self.answers and all(each.reason for site, each in scored.items() if each and site in self.answers):
-            beside = self.here.making(self.round_no, self.made / "still")
-            try_still(beside, learning.method, learning.groups(), self.round_no, self.answers)
+        beside = self.here.making(self.round_no, self.made / "still")
+        try_still(beside, learning.method, learning.groups(), self.round_no, scored=scored, answers=self.answers)
         return engine.decide(
             self.round_no, scored, limit=self.limit, answer=answer, withdrawn=self.withdrawn, late=self.late
         )
@@ -596,12 +595,24 @@ class Combine(Question[None]):
         aggregation.aggregate(self.round_no, self.answers, self.weights)
 
 
-def try_still(made: Made, method: Method, groups: Groups, round_no: int, answers: Mapping[str, Answer]) -> None:
+def try_still(
+    made: Made,
+    method: Method,
+    groups: Groups,
+    round_no: int,
+    *,
+    scored: Mapping[str, Scored | None],
+    answers: Mapping[str, Answer],
+) -> None:
     """Do with answers that move nothing what cannot be done with a round's: what is raised then is no site's doing.
 
     Args:
         made: where that lies.
+        scored: what ``RoundEngine.without_spoilers`` gave; if one of the answers counts by that, nothing is done.
+        answers: those that passed their checks.
     """
+    if not all(each.reason for site, each in scored.items() if each and site in answers):
+        return
     aggregation = Aggregation(made, method, groups)
     for site, given in answers.items():
         still = {site: _still(made, made.sharing(), round_no, given.images, given.theta)}

@@ -55,6 +55,17 @@ def limit_below(last: float, tolerance: BelowLast) -> float:
     return max(0.0, round(last - tolerance.below_last, LIMIT_DECIMALS))
 
 
+def limit_of(run: RunConfiguration, round_no: int, measured: Callable[[BelowLast], float]) -> float | None:
+    """Return what a score must exceed in a round; None where there is no such thing.
+
+    Args:
+        measured: gives it where it follows from the last aggregate; not asked in the closing round, where none counts.
+    """
+    if not isinstance(run.tolerance, BelowLast):
+        return run.tolerance
+    return measured(run.tolerance) if round_no <= run.rounds else None
+
+
 def comparison(score: str | None, tolerance: float | None, *, exceeds: bool) -> str:
     """Return why a verdict is what it is, where an answer was scored.
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from shared.errors import RejectedError
 from shared.exchange import names
 from shared.exchange.encoding import decode
+from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Reliability
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.records.values import decimal_text, sentence
+from shared.exchange.records.values import decimal_text
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry
 from shared.exchange.trust import Message
@@ -72,7 +73,7 @@ class PlainFiles:
         return moved
 
     def _shown_as(self, round_no: int) -> str:
-        return f"{names.MessageRef('update', self.run.run, round_no).path}/{names.SITE_MODEL}"
+        return f"{MessageRef('update', self.run.run, round_no).path}/{names.SITE_MODEL}"
 
 
 class RoundEngine:
@@ -114,21 +115,41 @@ class RoundEngine:
         Returns:
             What came out, or the reason why it cannot count.
         """
-        ref, trains = message.ref, message.ref.round_no <= self._run.rounds
-        scored = None
+        ref = message.ref
         try:
             with held_against(ref.path):
                 # 1. It holds what its round and the method have it hold; its table, θ and ε are well-formed.
                 theta, spent = check_answer(message, file, self._run, self._sharing, self._method, form=form)
-                if trains:
-                    # 2. Its model holds the run's tensors, and is scored.
-                    files = self.files(site, ref.round_no, file, counts_in=counts_in)
-                    scored = score(files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
-                    # 3. What came beside the model can follow from how far training has moved that.
-                    self._aggregation.require_plausible(ref, site, files, images)
+                answer = Answer(self.files(site, ref.round_no, file, counts_in=counts_in), images, theta)
+                return self.scored(ref, site, answer, spent, score=score)
         except RejectedError as error:
-            return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
-        return Scored(score=_text(scored), theta=_text(theta), epsilon=_text(spent), reason="")
+            return Scored.refused(str(error))
+
+    def scored(
+        self,
+        ref: MessageRef,
+        site: str,
+        answer: Answer,
+        spent: float | None,
+        *,
+        score: Callable[[Path, str], float | None],
+    ) -> Scored:
+        """Check the tensors of an answer of which all else is as it should be; other arguments as for ``check``.
+
+        Args:
+            ref: where it lies.
+            spent: the ε that the site says.
+
+        Raises:
+            RejectedError: it cannot count.
+        """
+        found = None
+        if ref.round_no <= self._run.rounds:
+            # 2. Its model holds the run's tensors, and is scored.
+            found = score(answer.files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
+            # 3. What came beside the model can follow from how far training has moved that.
+            self._aggregation.require_plausible(ref, site, answer.files, answer.images)
+        return Scored(score=_text(found), theta=_text(answer.theta), epsilon=_text(spent), reason="")
 
     def files(
         self, site: str, round_no: int, file: Callable[[str], Path], *, counts_in: int | None = None

@@ -19,7 +19,7 @@ from pathlib import Path
 from shared.exchange import names
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.records.values import DecimalText, Digest, Record, Sentence
+from shared.exchange.records.values import DecimalText, Digest, Record, Sentence, sentence
 
 
 class Scored(Record):
@@ -29,6 +29,11 @@ class Scored(Record):
     theta: DecimalText | None
     epsilon: DecimalText | None = None
     reason: Sentence
+
+    @classmethod
+    def refused(cls, why: str) -> Scored:
+        """Return what the check of an answer gives that cannot count, and why, in any words."""
+        return cls(score=None, theta=None, epsilon=None, reason=sentence(why))
 
 
 class Late(Record):

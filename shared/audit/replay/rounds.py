@@ -171,7 +171,7 @@ class Replayer:
         """Return what an aggregator knows of a site whose answer did not come in time, or was refused as it came."""
         if verdict.status in UNANSWERED:
             return None
-        return Scored(score=None, theta=None, reason=verdict.reason or "refused")
+        return Scored.refused(verdict.reason or "refused")
 
     def _check(
         self, site: str, found: Round, message: Message, paths: Mapping[str, Path], answers: dict[str, Answer]
