@@ -15,15 +15,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aggregator.facts import ending_of
 from aggregator.same_images import TestImages, same_test_images
 from aggregator.site import open_ledger
-from aggregator.store import RunStore, consent_of, withdrawal_of
+from aggregator.store import RunStore, withdrawal_of
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.ledger import readable_tables
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MANIFEST, MessageRef
-from shared.exchange.order import Ending
+from shared.exchange.order import Ending, consent_of, ending_of
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import IMAGES_OF, RECEIVED_SPLITS, MetricsRow, Split, difference_of, error_of, is_support

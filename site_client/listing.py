@@ -9,11 +9,11 @@ from pathlib import Path
 from shared.columns import column_lines
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.mirror import Mirror
+from shared.exchange.order import consent_of, ending_of
 from shared.exchange.trust import Message
 from shared.moments import moment_text
 from site_client import store
 from site_client.configuration import require_here
-from site_client.facts import ending_of
 from site_client.overview import how_ended
 from site_client.rotation import read_ledger
 
@@ -85,4 +85,4 @@ def _state(work: Path, ledger: Mirror, run: str) -> str:
         return ended
     if ending_of(ledger, run) == "withdrawn":
         return "was left by this site"
-    return "agreed, and goes on" if store.consent(ledger, run) else "offered, and not answered yet"
+    return "agreed, and goes on" if consent_of(ledger, run) else "offered, and not answered yet"

@@ -42,8 +42,7 @@ from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
-from shared.exchange.order import Exchange
-from shared.exchange.records.answers import Abort, Consent
+from shared.exchange.records.answers import Abort
 from shared.exchange.records.run import RunConfiguration, round_name
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import sentence
@@ -292,12 +291,6 @@ def _trained(ledger: Mirror, run: str, before: int) -> list[int]:
 def _newest(work: Path, run: str, rounds: list[int]) -> Path | None:
     paths = (personal_path(work, run, round_no) for round_no in rounds)
     return next((path for path in paths if path.exists()), None)
-
-
-def consent(ledger: Exchange, run: str) -> Consent | None:
-    """Return what we answered to an offer, or None."""
-    ref = MessageRef("consent", run)
-    return None if ledger.message(ref) is None else ledger.record(ref, Consent)
 
 
 def why_aborted(ledger: Mirror, run: str) -> str:

@@ -25,6 +25,7 @@ from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
+from shared.exchange.order import consent_of
 from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.records.tensors import Sharing
@@ -320,7 +321,7 @@ def test_what_was_accepted_and_damaged_since_is_not_taken_as_the_site_s_word(
 @pytest.mark.parametrize(
     ("ref", "name", "read"),
     [
-        (MessageRef("consent", RUN), names.CONSENT, lambda ledger, work: site_store.consent(ledger, RUN)),
+        (MessageRef("consent", RUN), names.CONSENT, lambda ledger, work: consent_of(ledger, RUN)),
         (
             MessageRef("round", RUN, 1),
             names.ROUND_CONFIGURATION,
