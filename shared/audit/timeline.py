@@ -10,15 +10,16 @@ from heapq import merge
 from shared.audit.reading import NOT_OPENED, Reading
 from shared.escaping import escape
 from shared.exchange import names
-from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
+from shared.exchange.names import AGGREGATOR, KINDS, MANIFEST, MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
 from shared.exchange.records.surveys import Answer, Survey
+from shared.exchange.records.values import Payload
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import digest_of, fingerprint, open_signed
 from shared.exchange.trust import Message, Peer
 from shared.moments import moment_text
 
-_SAYING = (names.CONSENT, names.WITHDRAWAL, names.VERDICT, names.CARD, names.ABORT)
+_SAYING: tuple[type[Payload], ...] = (Consent, Withdrawal, Verdict, FinalCard, Abort)
 """The records that tell an outcome."""
 
 
@@ -255,28 +256,23 @@ def _replies_to(found: Message | NewKey) -> str | None:
 def _outcome(reading: Reading, ref: MessageRef) -> str:
     """Return what a message says, or what was decided about it."""
     told = MessageRef("verdict", ref.run, ref.round_no) if ref.kind == "update" else ref
-    if any(reading.is_hidden(told, name) for name in _SAYING):
+    said = next((record for record in _SAYING if record.FILE in KINDS[told.kind].files), None)
+    if said is None:
+        return ""
+    if reading.is_hidden(told, said.FILE):
         return NOT_OPENED
-    match ref.kind:
-        case "consent":
-            consent = reading.record_or_none(ref, Consent)
-            return "" if consent is None else _with_reason("yes" if consent.agrees else "no", consent.reason)
-        case "withdrawal":
-            withdrawal = reading.record_or_none(ref, Withdrawal)
-            return "" if withdrawal is None else _with_reason("withdrawn", withdrawal.reason)
-        case "verdict":
-            verdict = reading.record_or_none(ref, Verdict)
-            return "" if verdict is None else verdict_text(verdict)
-        case "update":
-            verdict = reading.record_or_none(told, Verdict)
-            return "no verdict yet" if verdict is None else verdict.status
-        case "final":
-            card = reading.record_or_none(ref, FinalCard)
-            return "" if card is None else _with_reason(f"aggregate {card.chosen_round} chosen", card.reason)
-        case "abort":
-            abort = reading.record_or_none(ref, Abort)
-            return "" if abort is None else _with_reason("the run is over", abort.reason)
-    return ""
+    match reading.record_or_none(told, said):
+        case Consent() as consent:
+            return _with_reason("yes" if consent.agrees else "no", consent.reason)
+        case Withdrawal() as withdrawal:
+            return _with_reason("withdrawn", withdrawal.reason)
+        case Verdict() as verdict:
+            return verdict.status if ref.kind == "update" else verdict_text(verdict)
+        case FinalCard() as card:
+            return _with_reason(f"aggregate {card.chosen_round} chosen", card.reason)
+        case Abort() as abort:
+            return _with_reason("the run is over", abort.reason)
+    return "no verdict yet" if ref.kind == "update" else ""
 
 
 def verdict_text(verdict: Verdict) -> str:
