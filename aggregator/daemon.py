@@ -38,7 +38,7 @@ from shared.exchange.weights import entry_of
 from shared.folder.durable import disk_trouble
 from shared.folder.stopping import cut_after
 from shared.learning.aggregation import Answer, choose
-from shared.learning.answers import UNANSWERED, limit_of
+from shared.learning.answers import UNANSWERED, ClosedRound, limit_of
 from shared.learning.outcome import Outcome, Standstill
 from shared.learning.round_engine import PlainFiles, given_weights
 from shared.learning.run_files import Late, Scored
@@ -527,7 +527,7 @@ class Daemon:
         withdrawn = {site for site in participants if withdrawal_of(self._ledgers[site], self._run.run) is not None}
         came_late = {site: self._check_late(round_no, site) for site, each in checked.items() if each is None}
         late = {site: each for site, each in came_late.items() if each is not None}
-        return self._work.verdicts(round_no, checked, limit=limit, answer=answer, withdrawn=withdrawn, late=late)
+        return self._work.verdicts(ClosedRound(round_no, checked, limit, answer, withdrawn, late))
 
     def _late(self, round_no: int, site: str) -> Message | None:
         """Return a site's answer to the round before that counts in this one, unless the site has answered here."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +32,7 @@ from shared.exchange.trust import Message
 from shared.exchange.weights import LARGEST, check_tensors, entry_of, write_zeros
 from shared.folder.durable import put_in_place
 from shared.learning.aggregation import Aggregation, Answer, leave
-from shared.learning.answers import NONE_LATE, decide, passes
+from shared.learning.answers import ClosedRound, decide, passes
 from shared.learning.apart import AnswerT, Progress, Question, answered, names_of
 from shared.learning.methods.contract import MODEL, Groups, Method
 from shared.learning.round_engine import RoundEngine, given_weights
@@ -59,16 +59,7 @@ class ModelWork(Protocol):
         """Return what a score must exceed; see ``HeldOutSet.limit``."""
         ...
 
-    def verdicts(
-        self,
-        round_no: int,
-        checked: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-        withdrawn: Collection[str],
-        late: Mapping[str, Late] = NONE_LATE,
-    ) -> dict[str, Verdict]:
+    def verdicts(self, closed: ClosedRound) -> dict[str, Verdict]:
         """Return the verdict on each site that a round asked, with its weight; see ``RoundEngine.decide``."""
         ...
 
@@ -95,19 +86,9 @@ class Here:
         """See ``ModelWork``."""
         return self.heldout.limit(aggregate, tolerance)
 
-    def verdicts(
-        self,
-        round_no: int,
-        checked: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-        withdrawn: Collection[str],
-        late: Mapping[str, Late] = NONE_LATE,
-    ) -> dict[str, Verdict]:
+    def verdicts(self, closed: ClosedRound) -> dict[str, Verdict]:
         """See ``ModelWork``."""
-        scored = self.engine.without_spoilers(round_no, checked, limit=limit, answer=answer)
-        return self.engine.decide(round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn, late=late)
+        return self.engine.decide(self.engine.without_spoilers(closed))
 
     def combine(
         self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
@@ -191,26 +172,18 @@ class Apart:
         self._require_share(limit, question)
         return limit
 
-    def verdicts(
-        self,
-        round_no: int,
-        checked: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-        withdrawn: Collection[str],
-        late: Mapping[str, Late] = NONE_LATE,
-    ) -> dict[str, Verdict]:
+    def verdicts(self, closed: ClosedRound) -> dict[str, Verdict]:
         """See ``ModelWork``."""
+        round_no = closed.round_no
         with self._making(round_no) as made:
             question = Decide(
                 here=self._here,
                 round_no=round_no,
-                checked=dict(checked),
-                limit=limit,
-                answers={site: answer(site) for site in _sound(checked, late)},
-                withdrawn=list(withdrawn),
-                late=dict(late),
+                checked=dict(closed.checked),
+                limit=closed.limit,
+                answers=closed.answers(_sound(closed)),
+                withdrawn=list(closed.withdrawn),
+                late=dict(closed.late),
                 made=made.folder,
             )
             verdicts = self._ask(question)
@@ -340,9 +313,10 @@ class Apart:
                 raise PluginError(f"{self._named(question)}: came to another verdict on {site} than its check allows")
 
 
-def _sound(checked: Mapping[str, Scored | None], late: Mapping[str, Late]) -> list[str]:
+def _sound(closed: ClosedRound) -> list[str]:
     """Return the sites whose answer, of this round or late, passed its check."""
-    found = [*checked.items(), *((site, each.scored) for site, each in late.items() if checked[site] is None)]
+    late = ((site, each.scored) for site, each in closed.late.items() if closed.checked[site] is None)
+    found = [*closed.checked.items(), *late]
     return [site for site, each in found if each and not each.reason]
 
 
@@ -371,25 +345,14 @@ class UntilStopped:
             self._raise_unless_stopped(error)
             return 1.0  # which no score exceeds
 
-    def verdicts(
-        self,
-        round_no: int,
-        checked: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-        withdrawn: Collection[str],
-        late: Mapping[str, Late] = NONE_LATE,
-    ) -> dict[str, Verdict]:
+    def verdicts(self, closed: ClosedRound) -> dict[str, Verdict]:
         """See ``ModelWork``."""
         try:
-            return self._apart.verdicts(round_no, checked, limit=limit, answer=answer, withdrawn=withdrawn, late=late)
+            return self._apart.verdicts(closed)
         except PluginError as error:
             none = self._not_counted(error)
-            scored = {site: none if each and not each.reason else each for site, each in checked.items()}
-            return decide(
-                self._run, round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn, aggregation=None
-            )
+            checked = {site: none if each and not each.reason else each for site, each in closed.checked.items()}
+            return decide(self._run, replace(closed, checked=checked, late={}), None)
 
     def combine(
         self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
@@ -566,12 +529,11 @@ class Decide(Question[dict[Name, Verdict]]):
         made = self.here.making(self.round_no, self.made)
         aggregation = Aggregation(made, learning.method, learning.groups())
         engine, answer = RoundEngine(made, learning.method, aggregation), self.answers.__getitem__
-        scored = engine.without_spoilers(self.round_no, self.checked, limit=self.limit, answer=answer)
+        closed = ClosedRound(self.round_no, self.checked, self.limit, answer, self.withdrawn, self.late)
+        closed = engine.without_spoilers(closed)
         beside = self.here.making(self.round_no, self.made / "still")
-        try_still(beside, learning.method, learning.groups(), self.round_no, scored=scored, answers=self.answers)
-        return engine.decide(
-            self.round_no, scored, limit=self.limit, answer=answer, withdrawn=self.withdrawn, late=self.late
-        )
+        try_still(beside, learning.method, learning.groups(), closed, self.answers)
+        return engine.decide(closed)
 
 
 class Combine(Question[None]):
@@ -595,23 +557,16 @@ class Combine(Question[None]):
         aggregation.aggregate(self.round_no, self.answers, self.weights)
 
 
-def try_still(
-    made: Made,
-    method: Method,
-    groups: Groups,
-    round_no: int,
-    *,
-    scored: Mapping[str, Scored | None],
-    answers: Mapping[str, Answer],
-) -> None:
+def try_still(made: Made, method: Method, groups: Groups, closed: ClosedRound, answers: Mapping[str, Answer]) -> None:
     """Do with answers that move nothing what cannot be done with a round's: what is raised then is no site's doing.
 
     Args:
         made: where that lies.
-        scored: what ``RoundEngine.without_spoilers`` gave; if one of the answers counts by that, nothing is done.
+        closed: as ``RoundEngine.without_spoilers`` gave it; if one of the answers counts by that, nothing is done.
         answers: those that passed their checks.
     """
-    if not all(each.reason for site, each in scored.items() if each and site in answers):
+    round_no = closed.round_no
+    if not all(each.reason for site, each in closed.checked.items() if each and site in answers):
         return
     aggregation = Aggregation(made, method, groups)
     for site, given in answers.items():

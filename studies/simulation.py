@@ -33,7 +33,7 @@ from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN, Wire
 from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import limit_of
+from shared.learning.answers import ClosedRound, limit_of
 from shared.learning.apart import names_of
 from shared.learning.blame import blaming
 from shared.learning.choice import choose, ends_early
@@ -331,13 +331,13 @@ def _play(
                 except RejectedError as error:
                     checked[name] = Scored.refused(str(error))
         with blaming(run.plugins, f"weighing the answers of round {round_no}"):
-            scored = engine.without_spoilers(round_no, checked, limit=limit, answer=answers.__getitem__)
+            closed = engine.without_spoilers(ClosedRound(round_no, checked, limit, answers.__getitem__))
             sound = {name: answers[name] for name, each in checked.items() if not each.reason}
             if run.plugins:
                 with TemporaryDirectory() as beside:
                     made = Made(store, round_no, Path(beside))
-                    try_still(made, method, groups, round_no, scored=scored, answers=sound)
-            verdicts[round_no] = engine.decide(round_no, scored, limit=limit, answer=answers.__getitem__)
+                    try_still(made, method, groups, closed, sound)
+            verdicts[round_no] = engine.decide(closed)
         if round_no <= run.rounds:
             with blaming(run.plugins, f"combining the models of round {round_no}"):
                 engine.combine(round_no, verdicts[round_no], answers.__getitem__)

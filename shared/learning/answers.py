@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,9 +33,6 @@ UNANSWERED = ("late", "withdrawn")
 SOUND = ("accepted", "validated")
 """What it is on one whose answer passed every check."""
 
-NONE_LATE: Mapping[str, Late] = {}
-"""Of a round that no answer to the round before came into."""
-
 REASONS = {
     "late": "no answer came before the round closed",
     "withdrawn": "the site withdrew from the run before it answered",
@@ -48,6 +46,31 @@ MAY_COUNT_NEXT = "; one that comes before the next round closes counts there, un
 
 LIMIT_DECIMALS = 4
 """Of a tolerance that follows from a score: as many as reasons tell of scores."""
+
+
+@dataclass(frozen=True)
+class ClosedRound:
+    """What came of a round, before it is decided.
+
+    Args:
+        checked: what the check of each asked site's answer gave; None where none came.
+        limit: what a score must exceed; see ``passes``.
+        answer: returns that of a site whose answer passed its check, here or in ``late``.
+        withdrawn: the sites that have left the run.
+        late: what the check of an answer to the round before gave, which came once that was closed. It counts here
+            where the site has not answered this round by now, and has not left the run.
+    """
+
+    round_no: int
+    checked: Mapping[str, Scored | None]
+    limit: float | None
+    answer: Callable[[str], Answer]
+    withdrawn: Collection[str] = ()
+    late: Mapping[str, Late] = field(default_factory=dict)
+
+    def answers(self, sites: Iterable[str]) -> dict[str, Answer]:
+        """Return the answers of sites, by site."""
+        return {site: self.answer(site) for site in sites}
 
 
 def limit_below(last: float, tolerance: BelowLast) -> float:
@@ -142,81 +165,46 @@ def _check_files(
         check_tensors(file(name), TensorList(tensors=listed), f"{ref.path}/{name}", largest=largest)
 
 
-def without_spoilers(
-    run: RunConfiguration,
-    round_no: int,
-    scored: Mapping[str, Scored | None],
-    *,
-    limit: float | None,
-    answer: Callable[[str], Answer],
-    aggregation: Aggregation,
-) -> dict[str, Scored | None]:
-    """Return what the checks of a round's answers gave, and why those do not count that cannot be worked on with the
-    others. Written on the way is what goes with the aggregate that the answers were measured with.
+def without_spoilers(run: RunConfiguration, closed: ClosedRound, aggregation: Aggregation) -> ClosedRound:
+    """Return a round in which it is said why those answers do not count that cannot be worked on with the others.
 
-    Args:
-        scored, limit, answer: as for ``decide``.
+    Written on the way is what goes with the aggregate that the answers were measured with.
     """
-
-    def answers(sites: Iterable[str]) -> dict[str, Answer]:
-        return {site: answer(site) for site in sites}
-
+    round_no, scored, answers = closed.round_no, closed.checked, closed.answers
     sound = sorted(site for site, each in scored.items() if each and not each.reason)
     spoilt = spoilers(sound, run.method, lambda tried: aggregation.settle(round_no, answers(tried)))
     if spoilt:
         aggregation.settle(round_no, answers(site for site in sound if site not in spoilt))
     accepted = sorted(
-        site for site, each in scored.items() if each and site not in spoilt and passes(each, run, round_no, limit)
+        site
+        for site, each in scored.items()
+        if each and site not in spoilt and passes(each, run, round_no, closed.limit)
     )
     spoilt |= spoilers(accepted, run.method, lambda tried: aggregation.try_out(round_no, answers(tried)))
-    return {
+    checked = {
         site: each.model_copy(update={"reason": spoilt[site]}) if each and site in spoilt else each
         for site, each in scored.items()
     }
+    return replace(closed, checked=checked)
 
 
-def decide(
-    run: RunConfiguration,
-    round_no: int,
-    scored: Mapping[str, Scored | None],
-    *,
-    limit: float | None,
-    answer: Callable[[str], Answer],
-    withdrawn: Collection[str],
-    aggregation: Aggregation | None,
-    late: Mapping[str, Late] = NONE_LATE,
-) -> dict[str, Verdict]:
+def decide(run: RunConfiguration, closed: ClosedRound, aggregation: Aggregation | None) -> dict[str, Verdict]:
     """Return the verdict on each site that a round asked.
 
     Args:
-        scored: what the check of its answer gave; None where none came.
-        limit: what a score must exceed in this round; see ``passes``.
-        answer: of a site whose answer passed the checks, here or in ``late``.
-        withdrawn: the sites that have left the run.
         aggregation: None where no answer can have passed.
-        late: what the check of an answer to the round before gave, which came once that was closed. It counts here
-            where the site has not answered this round by now, and has not left the run.
     """
-    late = {site: each for site, each in late.items() if scored[site] is None and site not in withdrawn}
+    round_no, scored, limit = closed.round_no, closed.checked, closed.limit
+    late = {site: each for site, each in closed.late.items() if scored[site] is None and site not in closed.withdrawn}
     found = {site: late[site].scored if site in late else each for site, each in scored.items()}
     accepted = sorted(site for site, each in found.items() if each and passes(each, run, round_no, limit))
     weights, why_left_out = {}, ""
     if accepted and aggregation:
-        weights = aggregation.weights({site: answer(site) for site in accepted})
+        weights = aggregation.weights(closed.answers(accepted))
         why_left_out = aggregation.why_left_out(len(accepted))
     return {
-        site: _verdict(
-            run,
-            round_no,
-            site,
-            scored=each,
-            limit=limit,
-            weight=weights.get(site),
-            why_left_out=why_left_out,
-            has_withdrawn=site in withdrawn,
-            late=late.get(site),
-        )
-        for site, each in scored.items()
+        site: _verdict(run, closed, site, late=late.get(site), weight=weights.get(site), why_left_out=why_left_out)
+        for site in scored
     }
 
 
@@ -235,19 +223,11 @@ def passes(scored: Scored, run: RunConfiguration, round_no: int, limit: float | 
 
 
 def _verdict(
-    run: RunConfiguration,
-    round_no: int,
-    site: str,
-    *,
-    scored: Scored | None,
-    limit: float | None,
-    weight: float | None,
-    why_left_out: str,
-    has_withdrawn: bool,
-    late: Late | None,
+    run: RunConfiguration, closed: ClosedRound, site: str, *, late: Late | None, weight: float | None, why_left_out: str
 ) -> Verdict:
+    round_no, scored, limit = closed.round_no, closed.checked[site], closed.limit
     own = None if late else weight
-    if scored is None and has_withdrawn:
+    if scored is None and site in closed.withdrawn:
         status, reason = "withdrawn", REASONS["withdrawn"]
     elif scored is None:
         status, reason = "late", why_late(run, round_no)

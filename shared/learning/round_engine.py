@@ -6,7 +6,7 @@ sites that it plays as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +23,10 @@ from shared.exchange.records.wire import PLAIN, FileEntry
 from shared.exchange.trust import Message
 from shared.exchange.weights import check_tensors
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import NONE_LATE, check_answer, decide, without_spoilers
+from shared.learning.answers import ClosedRound, check_answer, decide, without_spoilers
 from shared.learning.late import move_on
 from shared.learning.methods.contract import MODEL, Method
-from shared.learning.run_files import Late, RunFiles, Scored
+from shared.learning.run_files import RunFiles, Scored
 from shared.trouble import held_against
 
 
@@ -161,46 +161,13 @@ class RoundEngine:
         """
         return self._plain_files.of(site, round_no, file, counts_in=counts_in)
 
-    def without_spoilers(
-        self,
-        round_no: int,
-        scored: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-    ) -> dict[str, Scored | None]:
-        """Return what the checks gave, and why those do not count that cannot be worked on with the others."""
-        return without_spoilers(self._run, round_no, scored, limit=limit, answer=answer, aggregation=self._aggregation)
+    def without_spoilers(self, closed: ClosedRound) -> ClosedRound:
+        """Return a round in which those answers do not count that cannot be worked on with the others."""
+        return without_spoilers(self._run, closed, self._aggregation)
 
-    def decide(
-        self,
-        round_no: int,
-        scored: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-        withdrawn: Collection[str] = (),
-        late: Mapping[str, Late] = NONE_LATE,
-    ) -> dict[str, Verdict]:
-        """Return the verdict on each site that the round asked, with its weight.
-
-        Args:
-            scored: what ``check``, then ``without_spoilers``, gave; None where no answer came.
-            limit: what a score must exceed.
-            answer: of a site whose answer passed the checks.
-            withdrawn: the sites that have left the run.
-            late: what the checks gave of answers to the round before, by site.
-        """
-        return decide(
-            self._run,
-            round_no,
-            scored,
-            limit=limit,
-            answer=answer,
-            withdrawn=withdrawn,
-            aggregation=self._aggregation,
-            late=late,
-        )
+    def decide(self, closed: ClosedRound) -> dict[str, Verdict]:
+        """Return the verdict on each site that a round asked, with its weight; ``without_spoilers`` comes before."""
+        return decide(self._run, closed, self._aggregation)
 
     def combine(
         self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]

@@ -29,7 +29,7 @@ from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import Message
 from shared.exchange.weights import TensorFile, entry_of, write_tensors
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import decide, limit_below, without_spoilers
+from shared.learning.answers import ClosedRound, decide, limit_below, without_spoilers
 from shared.learning.choice import choose
 from shared.learning.late import move_on
 from shared.learning.methods import open_method
@@ -195,11 +195,8 @@ class Recorded:
             if run.late and trains and site in self._came_late:
                 answers[site], late[site] = self._counted_late(site, number)
         self._came_late.clear()
-        limit, answer, aggregation = self._limit(trains=trains), answers.__getitem__, self._aggregation
-        found = without_spoilers(run, number, scored, limit=limit, answer=answer, aggregation=aggregation)
-        decided = decide(
-            run, number, found, limit=limit, answer=answer, withdrawn=(), aggregation=aggregation, late=late
-        )
+        closed = ClosedRound(number, scored, self._limit(trains=trains), answers.__getitem__, late=late)
+        decided = decide(run, without_spoilers(run, closed, self._aggregation), self._aggregation)
         self._verdicts[number] = {site: self._verdict(verdict) for site, verdict in decided.items()}
         told = given_weights(self._verdicts[number])
         weights = {site: weight for site, weight in told.items() if site in answers}

@@ -20,7 +20,7 @@ from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.exchange.records.wire import Numbers
 from shared.exchange.weights import LARGEST, check_tensors, write_tensors, write_zeros
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import decide, without_spoilers
+from shared.learning.answers import ClosedRound, decide, without_spoilers
 from shared.learning.combine import implausible
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL, Groups, Local
@@ -156,10 +156,10 @@ def test_what_cannot_be_sent_names_the_site_without_whom_it_can(tmp_path: Path) 
         site: answer(tmp_path, site, model, 0.0) for site, model in (("east", 1.0), ("north", 1.6e7), ("south", 2.0))
     }
     scored = dict.fromkeys(SITES, SOUND)
-    found = without_spoilers(run, 1, scored, limit=run.tolerance, answer=answers.__getitem__, aggregation=aggregation)
-    assert [site for site, each in found.items() if each and each.reason] == ["north"]
-    answer_of = answers.__getitem__
-    verdicts = decide(run, 1, found, limit=run.tolerance, answer=answer_of, withdrawn=(), aggregation=aggregation)
+    closed = ClosedRound(1, scored, run.tolerance, answers.__getitem__)
+    found = without_spoilers(run, closed, aggregation)
+    assert [site for site, each in found.checked.items() if each and each.reason] == ["north"]
+    verdicts = decide(run, found, aggregation)
     assert {site: (verdict.status, verdict.weight) for site, verdict in verdicts.items()} == {
         "east": ("accepted", "0.5"),
         "north": ("omitted", None),

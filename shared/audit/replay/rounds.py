@@ -24,7 +24,7 @@ from shared.exchange.records.verdicts import CameLate, Verdict
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import SOUND, UNANSWERED, passes
+from shared.learning.answers import SOUND, UNANSWERED, ClosedRound, passes
 from shared.learning.methods.contract import MODEL, Groups, Method
 from shared.learning.round_engine import RoundEngine, given_weights
 from shared.learning.run_files import Late, Scored
@@ -145,9 +145,11 @@ class Replayer:
                     number, what, "differs", "it is told of, and is not here, or has a verdict that says otherwise"
                 )
         limit = yield from self._limit(found)
-        scored, untried = self._together(found, scored, answers, limit)
-        yield from self._verdicts(found, scored, answers, limit, untried, late=late)
-        sound = {site: answers[site] for site in answers if (each := scored[site]) is not None and not each.reason}
+        left = {site for site, verdict in found.verdicts.items() if verdict.status == "withdrawn"}
+        closed = ClosedRound(number, scored, limit, answers.__getitem__, left, late)
+        closed, untried = self._together(found, closed, answers)
+        yield from self._verdicts(found, closed, answers, untried)
+        sound = {site: answers[site] for site in answers if (each := closed.checked[site]) and not each.reason}
         yield from self._settle(found, sound)
         if number <= run.rounds:
             yield from self._aggregate(found, answers)
@@ -282,33 +284,26 @@ class Replayer:
         return consent.training_images if consent and consent.agrees else 0
 
     def _together(
-        self, found: Round, scored: dict[str, Scored | None], answers: Mapping[str, Answer], limit: float | None
-    ) -> tuple[dict[str, Scored | None], str | None]:
+        self, found: Round, closed: ClosedRound, answers: Mapping[str, Answer]
+    ) -> tuple[ClosedRound, str | None]:
         """Return what came out, once all answers were tried together; and why they could not be."""
-        number, run = found.number, self._run
-        accepted = {site: 1.0 for site, each in scored.items() if each and passes(each, run, number, limit)}
-        gone = {site for site in scored if site in found.gone}
+        checked, run = closed.checked, self._run
+        accepted = {
+            site: 1.0 for site, each in checked.items() if each and passes(each, run, found.number, closed.limit)
+        }
+        gone = checked.keys() & found.gone.keys()
         if why := found.gone[min(gone)] if gone else self._why_not(found, accepted, answers):
-            return scored, why
-        return self._engine.without_spoilers(number, scored, limit=limit, answer=answers.__getitem__), None
+            return closed, why
+        return self._engine.without_spoilers(closed), None
 
     def _verdicts(
-        self,
-        found: Round,
-        scored: Mapping[str, Scored | None],
-        answers: Mapping[str, Answer],
-        limit: float | None,
-        untried: str | None,
-        *,
-        late: Mapping[str, Late],
+        self, found: Round, closed: ClosedRound, answers: Mapping[str, Answer], untried: str | None
     ) -> Iterator[Step]:
         """Yield what was decided about each site, and its weight.
 
         Args:
-            limit: what a score had to exceed.
             untried: why the answers could not be tried together, if they could not: one that was left out for what
                 comes of it with the others then cannot be told from one that should have counted.
-            late: what came out of answers to the round before.
         """
         number, run = found.number, self._run
         yield from self._by_the_clock(found)
@@ -319,9 +314,7 @@ class Replayer:
         if number <= run.rounds and (why := self._missing_of_shares(found)):
             yield lacking(number, "weights", why)
             return
-        left = {site for site, verdict in found.verdicts.items() if verdict.status == "withdrawn"}
-        answer = answers.__getitem__
-        decided = self._engine.decide(number, scored, limit=limit, answer=answer, withdrawn=left, late=late)
+        decided = self._engine.decide(closed)
         left_out = [site for site, verdict in decided.items() if _is_left_out(found.verdicts[site], verdict)]
         if untried is not None and left_out:
             yield lacking(number, "weights", untried)
