@@ -48,8 +48,7 @@ def list_runs(work: Path) -> list[ListedRun]:
     """
     require_here(work)
     ledger = read_ledger(work)
-    offers = [message for message in ledger.peer_messages() if message.ref.kind == "offer"]
-    return [_listed(work, ledger, offer) for offer in sorted(offers, key=_number, reverse=True)]
+    return [_listed(work, ledger, offer) for offer in reversed(store.offers(ledger))]
 
 
 def listing_text(runs: Sequence[ListedRun]) -> str:
@@ -62,10 +61,6 @@ def listing_text(runs: Sequence[ListedRun]) -> str:
 
 def _by(listed: ListedRun) -> str:
     return f"{listed.task} by {listed.method}" if listed.task else ""
-
-
-def _number(message: Message) -> int:
-    return message.manifest.seq
 
 
 def _listed(work: Path, ledger: Mirror, offer: Message) -> ListedRun:

@@ -71,9 +71,8 @@ def newest_offer(work: Path) -> tuple[RunConfiguration, Sharing] | None:
     """Return the run that was offered last; None if there is none that can be read."""
     try:
         ledger = read_ledger(work)
-        offers = [message for message in ledger.peer_messages() if message.ref.kind == "offer"]
-        newest = max(offers, key=lambda message: message.manifest.seq, default=None)
-        return store.offer(ledger, newest.ref.run) if newest else None
+        offers = store.offers(ledger)
+        return store.offer(ledger, offers[-1].ref.run) if offers else None
     except (DropfedError, OSError):  # what is wrong is told by those who need it
         return None
 

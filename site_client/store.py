@@ -47,6 +47,7 @@ from shared.exchange.records.run import RunConfiguration, round_name
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import sentence
 from shared.exchange.records.verdicts import Verdict
+from shared.exchange.trust import Message
 from shared.folder.durable import sync_folder, write_file
 from shared.learning.kept_card import CARD
 from shared.plurals import pluralize
@@ -132,6 +133,11 @@ def accept_restored(work: Path) -> None:
     """Have a site that lost its disk join private runs again."""
     (work / RESTORED).unlink(missing_ok=True)
     sync_folder(work)
+
+
+def offers(ledger: Mirror) -> list[Message]:
+    """Return the offers that were accepted, in their order."""
+    return [message for message in ledger.peer_messages() if message.ref.kind == "offer"]
 
 
 def offer(ledger: Mirror, run: str) -> tuple[RunConfiguration, Sharing]:

@@ -46,16 +46,28 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A stretch of one tensor; see ``contract.Part``."""
+class _Stretch:
+    """A stretch of one tensor as it was before the round."""
 
     name: str
     start: int
     count: int
     before_files: Files
+    opened: Callable[[Path], TensorFile]
+
+    def before(self, group: str = MODEL) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return self._read(self.before_files[group])
+
+    def _read(self, path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return self.opened(path).part(self.name, self.start, self.count).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class _Part(_Stretch):
+    """See ``contract.Part``."""
+
     answers: Answers
     rule: Rule
-    opened: Callable[[Path], TensorFile]
 
     @property
     def accepted(self) -> int:
@@ -65,16 +77,10 @@ class _Part:
     def agreed(self) -> int:
         return self.answers.agreed or self.accepted
 
-    def before(self, group: str = MODEL) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return self._read(self.before_files[group])
-
     def mean(self, group: str = MODEL) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         sites = sorted(self.answers.weights)
         values = (self._read(self.answers.files[site][group]) for site in sites)
         return self.rule.average(values, [self.answers.weights[site] for site in sites])
-
-    def _read(self, path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return self.opened(path).part(self.name, self.start, self.count).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ class Combined:
         most = max(1, PART // len(self.answers.weights)) if self.rule.compares_all else PART
         for start in range(0, len(total), most):
             count = min(most, len(total) - start)
-            part = _Part(name, start, count, self.before, self.answers, self.rule, self._opened)
+            part = _Part(name, start, count, self.before, self._opened, self.answers, self.rule)
             with np.errstate(over="ignore"):
                 is_averaged = name in self.buffers
                 found = part.mean() if is_averaged else self._combined(part, group)
@@ -154,21 +160,13 @@ class Combined:
 
 
 @dataclass(frozen=True)
-class _Sent:
-    """A stretch of one parameter of what one site received and sent; see ``contract.Sent``."""
+class _Sent(_Stretch):
+    """See ``contract.Sent``."""
 
-    name: str
-    start: int
-    count: int
-    before_files: Files
     files: Files
-    opened: Callable[[Path], TensorFile]
     rate: float
     images: int
     numbers: Numbers
-
-    def before(self, group: str = MODEL) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return self._read(self.before_files[group])
 
     def sent(self, group: str = MODEL) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return self._read(self.files[group])
@@ -176,9 +174,6 @@ class _Sent:
     def moved(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         x, (relative, absolute) = self.sent(), _HIDDEN[self.numbers]
         return np.abs(self.before() - x) + relative * np.abs(x) + absolute
-
-    def _read(self, path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return self.opened(path).part(self.name, self.start, self.count).astype(np.float64)
 
 
 def implausible(
@@ -198,7 +193,7 @@ def implausible(
     for name, tensor in parameters.tensors.items():
         size = count_of(tensor.shape)
         for start in range(0, size, PART):
-            part = _Sent(name, start, min(PART, size - start), before, sent, opened, rate, images, numbers)
+            part = _Sent(name, start, min(PART, size - start), before, opened, sent, rate, images, numbers)
             if (group := method.implausible(part)) is not None:
                 return group, name
     return None
