@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aggregator.rounds import OfferEarly, RunFacts, SiteFacts, due_end
-from aggregator.store import consent_of, withdrawal_of
+from aggregator.store import withdrawal_of
 from shared.exchange.names import MessageRef
-from shared.exchange.order import Ending, Exchange, ending
+from shared.exchange.order import Exchange, consent_of
 from shared.exchange.records.run import RunConfiguration
 
 
@@ -133,7 +133,7 @@ def _has_end(exchange: Exchange, run: str) -> bool:
     return any(exchange.message(end) is not None for end in ends)
 
 
-def late_answer(exchange: Exchange, run: RunConfiguration, round_no: int, *, was_late: bool) -> MessageRef | None:
+def late_update(exchange: Exchange, run: RunConfiguration, round_no: int, *, was_late: bool) -> MessageRef | None:
     """Return a site's answer to the round before that counts in this one unless the site answers this one as well.
 
     Args:
@@ -148,15 +148,6 @@ def is_owed_end(name: str, exchange: Exchange, store: Memory, run: str) -> bool:
     """Return whether the end of a run that is over is not signed yet for a site that is to be told."""
     facts = site_facts(name, exchange, store, run, takes_part=False, has_looked=lambda _: False)
     return due_end(facts, final_chosen=store.card() is not None) is not None
-
-
-def ending_of(exchange: Exchange, run: str) -> Ending | None:
-    """Return how a run ended in one folder, as far as is known here; None while it goes on there."""
-    consent = consent_of(exchange, run)
-    messages = [*exchange.own_messages(), *exchange.peer_messages()]
-    if (known := ending(run, messages, agreed=consent.agrees if consent else None)) is not None:
-        return known
-    return "withdrawn" if withdrawal_of(exchange, run) is not None else None  # by a message that was refused
 
 
 def awaited(exchange: Exchange, run: str, round_no: int) -> MessageRef | None:

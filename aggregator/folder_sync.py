@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aggregator.enrolment import enrol
-from aggregator.facts import ending_of
 from aggregator.look import look
 from aggregator.site import PUBLISHED, enrolled_in, peer_of
 from aggregator.store import withdrawal_of
@@ -29,6 +28,7 @@ from shared.exchange.encoding import max_weights_bytes
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MessageRef
+from shared.exchange.order import ending_of
 from shared.exchange.records.messages import Invite
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing

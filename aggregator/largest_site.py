@@ -7,11 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from aggregator.site import open_ledger
-from aggregator.store import consent_of, runs_in
+from aggregator.store import runs_in
 from aggregator.survey import kept_sheet
 from shared.check import Finding
 from shared.errors import DropfedError, RejectedError
 from shared.exchange.mirror import Mirror
+from shared.exchange.order import consent_of
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.values import most
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -25,14 +25,14 @@ from shared.exchange import names
 from shared.exchange.names import MessageRef, Name
 from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
-from shared.exchange.records.values import Record, sentence
+from shared.exchange.records.values import Record
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.trust import Message
 from shared.exchange.weights import LARGEST, check_tensors, entry_of, write_zeros
 from shared.folder.durable import put_in_place
-from shared.learning.aggregation import Aggregation, Answer, leave
-from shared.learning.answers import NONE_LATE, decide, passes
+from shared.learning.aggregation import Aggregation, Update, leave
+from shared.learning.answers import ClosedRound, decide, passes
 from shared.learning.apart import AnswerT, Progress, Question, answered, names_of
 from shared.learning.methods.contract import MODEL, Groups, Method
 from shared.learning.round_engine import RoundEngine, given_weights
@@ -59,21 +59,12 @@ class ModelWork(Protocol):
         """Return what a score must exceed; see ``HeldOutSet.limit``."""
         ...
 
-    def verdicts(
-        self,
-        round_no: int,
-        checked: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-        withdrawn: Collection[str],
-        late: Mapping[str, Late] = NONE_LATE,
-    ) -> dict[str, Verdict]:
+    def verdicts(self, closed: ClosedRound) -> dict[str, Verdict]:
         """Return the verdict on each site that a round asked, with its weight; see ``RoundEngine.decide``."""
         ...
 
     def combine(
-        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+        self, round_no: int, verdicts: Mapping[str, Verdict], update: Callable[[str], Update]
     ) -> dict[Path, FileEntry]:
         """Make the next global model; see ``RoundEngine.combine``."""
         ...
@@ -95,25 +86,15 @@ class Here:
         """See ``ModelWork``."""
         return self.heldout.limit(aggregate, tolerance)
 
-    def verdicts(
-        self,
-        round_no: int,
-        checked: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-        withdrawn: Collection[str],
-        late: Mapping[str, Late] = NONE_LATE,
-    ) -> dict[str, Verdict]:
+    def verdicts(self, closed: ClosedRound) -> dict[str, Verdict]:
         """See ``ModelWork``."""
-        scored = self.engine.without_spoilers(round_no, checked, limit=limit, answer=answer)
-        return self.engine.decide(round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn, late=late)
+        return self.engine.decide(self.engine.without_spoilers(closed))
 
     def combine(
-        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+        self, round_no: int, verdicts: Mapping[str, Verdict], update: Callable[[str], Update]
     ) -> dict[Path, FileEntry]:
         """See ``ModelWork``."""
-        return self.engine.combine(round_no, verdicts, answer)
+        return self.engine.combine(round_no, verdicts, update)
 
 
 def begin_work(prepared: Prepared, store: RunStore, stop: threading.Event) -> ModelWork:
@@ -191,26 +172,18 @@ class Apart:
         self._require_share(limit, question)
         return limit
 
-    def verdicts(
-        self,
-        round_no: int,
-        checked: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-        withdrawn: Collection[str],
-        late: Mapping[str, Late] = NONE_LATE,
-    ) -> dict[str, Verdict]:
+    def verdicts(self, closed: ClosedRound) -> dict[str, Verdict]:
         """See ``ModelWork``."""
+        round_no = closed.round_no
         with self._making(round_no) as made:
             question = Decide(
                 here=self._here,
                 round_no=round_no,
-                checked=dict(checked),
-                limit=limit,
-                answers={site: answer(site) for site in _sound(checked, late)},
-                withdrawn=list(withdrawn),
-                late=dict(late),
+                checked=dict(closed.checked),
+                limit=closed.limit,
+                updates=closed.updates(_sound(closed)),
+                withdrawn=list(closed.withdrawn),
+                late=dict(closed.late),
                 made=made.folder,
             )
             verdicts = self._ask(question)
@@ -222,7 +195,7 @@ class Apart:
         return verdicts
 
     def combine(
-        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+        self, round_no: int, verdicts: Mapping[str, Verdict], update: Callable[[str], Update]
     ) -> dict[Path, FileEntry]:
         """See ``ModelWork``."""
         given = given_weights(verdicts)
@@ -234,7 +207,7 @@ class Apart:
                 here=self._here,
                 round_no=round_no,
                 weights=given,
-                answers={site: answer(site) for site in given},
+                updates={site: update(site) for site in given},
                 made=made.folder,
             )
             self._ask(question)
@@ -340,9 +313,10 @@ class Apart:
                 raise PluginError(f"{self._named(question)}: came to another verdict on {site} than its check allows")
 
 
-def _sound(checked: Mapping[str, Scored | None], late: Mapping[str, Late]) -> list[str]:
+def _sound(closed: ClosedRound) -> list[str]:
     """Return the sites whose answer, of this round or late, passed its check."""
-    found = [*checked.items(), *((site, each.scored) for site, each in late.items() if checked[site] is None)]
+    late = ((site, each.scored) for site, each in closed.late.items() if closed.checked[site] is None)
+    found = [*closed.checked.items(), *late]
     return [site for site, each in found if each and not each.reason]
 
 
@@ -371,32 +345,21 @@ class UntilStopped:
             self._raise_unless_stopped(error)
             return 1.0  # which no score exceeds
 
-    def verdicts(
-        self,
-        round_no: int,
-        checked: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-        withdrawn: Collection[str],
-        late: Mapping[str, Late] = NONE_LATE,
-    ) -> dict[str, Verdict]:
+    def verdicts(self, closed: ClosedRound) -> dict[str, Verdict]:
         """See ``ModelWork``."""
         try:
-            return self._apart.verdicts(round_no, checked, limit=limit, answer=answer, withdrawn=withdrawn, late=late)
+            return self._apart.verdicts(closed)
         except PluginError as error:
             none = self._not_counted(error)
-            scored = {site: none if each and not each.reason else each for site, each in checked.items()}
-            return decide(
-                self._run, round_no, scored, limit=limit, answer=answer, withdrawn=withdrawn, aggregation=None
-            )
+            checked = {site: none if each and not each.reason else each for site, each in closed.checked.items()}
+            return decide(self._run, replace(closed, checked=checked, late={}), None)
 
     def combine(
-        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+        self, round_no: int, verdicts: Mapping[str, Verdict], update: Callable[[str], Update]
     ) -> dict[Path, FileEntry]:
         """See ``ModelWork``."""
         try:
-            return self._apart.combine(round_no, verdicts, answer)
+            return self._apart.combine(round_no, verdicts, update)
         except PluginError as error:
             self._raise_unless_stopped(error)
             self._apart.leave(round_no)
@@ -404,7 +367,7 @@ class UntilStopped:
 
     def _not_counted(self, error: PluginError) -> Scored:
         self._raise_unless_stopped(error)
-        return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
+        return Scored.refused(str(error))
 
     def _raise_unless_stopped(self, error: PluginError) -> None:
         if not self._store.stop_requested:
@@ -440,7 +403,7 @@ class Made(RunFiles):
         """See ``RunFiles``."""
         return self._store.start if self._round_no else self.folder / names.START
 
-    def answer_path(self, round_no: int, site: str) -> Path:
+    def update_path(self, round_no: int, site: str) -> Path:
         """See ``RunFiles``; of the round before, too, where an answer comes late."""
         return self.folder / "answers" / site / names.SITE_MODEL
 
@@ -543,14 +506,14 @@ class Decide(Question[dict[Name, Verdict]]):
     """What becomes of a round's answers?
 
     Args:
-        answers: those that passed their checks.
+        updates: those that passed their checks.
     """
 
     here: RunHere
     round_no: int
     checked: dict[Name, Scored | None]
     limit: float | None
-    answers: dict[Name, Answer]
+    updates: dict[Name, Update]
     withdrawn: list[Name]
     late: dict[Name, Late]
     made: Path
@@ -565,14 +528,12 @@ class Decide(Question[dict[Name, Verdict]]):
         learning = self.here.learning()
         made = self.here.making(self.round_no, self.made)
         aggregation = Aggregation(made, learning.method, learning.groups())
-        engine, answer = RoundEngine(made, learning.method, aggregation), self.answers.__getitem__
-        scored = engine.without_spoilers(self.round_no, self.checked, limit=self.limit, answer=answer)
-        if self.answers and all(each.reason for site, each in scored.items() if each and site in self.answers):
-            beside = self.here.making(self.round_no, self.made / "still")
-            try_still(beside, learning.method, learning.groups(), self.round_no, self.answers)
-        return engine.decide(
-            self.round_no, scored, limit=self.limit, answer=answer, withdrawn=self.withdrawn, late=self.late
-        )
+        engine, update = RoundEngine(made, learning.method, aggregation), self.updates.__getitem__
+        closed = ClosedRound(self.round_no, self.checked, self.limit, update, self.withdrawn, self.late)
+        closed = engine.without_spoilers(closed)
+        beside = self.here.making(self.round_no, self.made / "still")
+        try_still(beside, learning.method, learning.groups(), closed, self.updates)
+        return engine.decide(closed)
 
 
 class Combine(Question[None]):
@@ -581,7 +542,7 @@ class Combine(Question[None]):
     here: RunHere
     round_no: int
     weights: dict[Name, float]
-    answers: dict[Name, Answer]
+    updates: dict[Name, Update]
     made: Path
 
     @property
@@ -593,30 +554,35 @@ class Combine(Question[None]):
         """See ``Question``."""
         learning = self.here.learning()
         aggregation = Aggregation(self.here.making(self.round_no, self.made), learning.method, learning.groups())
-        aggregation.aggregate(self.round_no, self.answers, self.weights)
+        aggregation.aggregate(self.round_no, self.updates, self.weights)
 
 
-def try_still(made: Made, method: Method, groups: Groups, round_no: int, answers: Mapping[str, Answer]) -> None:
+def try_still(made: Made, method: Method, groups: Groups, closed: ClosedRound, updates: Mapping[str, Update]) -> None:
     """Do with answers that move nothing what cannot be done with a round's: what is raised then is no site's doing.
 
     Args:
         made: where that lies.
+        closed: as ``RoundEngine.without_spoilers`` gave it; if one of the answers counts by that, nothing is done.
+        updates: those that passed their checks.
     """
+    round_no = closed.round_no
+    if not all(each.reason for site, each in closed.checked.items() if each and site in updates):
+        return
     aggregation = Aggregation(made, method, groups)
-    for site, given in answers.items():
+    for site, given in updates.items():
         still = {site: _still(made, made.sharing(), round_no, given.images, given.theta)}
         _not_refused(lambda still=still: aggregation.settle(round_no, still))  # type: ignore[misc]
         if round_no <= made.configuration().rounds:
             _not_refused(lambda still=still: aggregation.try_out(round_no, still))  # type: ignore[misc]
 
 
-def _still(made: Made, division: Sharing, round_no: int, images: int, theta: float | None = None) -> Answer:
+def _still(made: Made, division: Sharing, round_no: int, images: int, theta: float | None = None) -> Update:
     """Return an answer that moves nothing: the model as it was sent, and zeros beside it."""
     files = {MODEL: made.aggregate_path(round_no - 1)}
     for group, listed in division.groups("update").items():
         files[group] = made.folder / f"still-{names.state_file(group)}"
         write_zeros(files[group], TensorList(tensors=listed))
-    return Answer(files, images, theta)
+    return Update(files, images, theta)
 
 
 def _not_refused(work: Callable[[], object]) -> None:

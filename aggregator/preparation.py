@@ -69,6 +69,7 @@ from shared.learning.tasks.contract import Collection, Task
 from shared.learning.tasks.terms import EXTERNAL, Options
 from shared.learning.tolerance import HeldOutSet, score_name
 from shared.plurals import pluralize
+from shared.settings import read_named
 from shared.sizes import size_text
 
 _WRITTEN_OUT = {
@@ -293,11 +294,7 @@ def read_run(run_yaml: Path) -> RunConfiguration:
     if run_yaml.name == FILE:
         remedy = "name a RUN.yaml, as `dropfed-aggregator new-run` writes it"
         raise ConfigurationError([f"{run_yaml}: holds this machine's settings, and is no run; {remedy}"])
-    try:
-        content = run_yaml.read_bytes()
-    except OSError as error:
-        raise ConfigurationError([f"{run_yaml}: cannot be read ({error.strerror}); correct the path"]) from None
-    return parse_yaml(content, RunConfiguration, str(run_yaml))
+    return parse_yaml(read_named(run_yaml, "correct the path"), RunConfiguration, str(run_yaml))
 
 
 def run_problems(run: RunConfiguration, configuration: AggregatorConfiguration, work: Path, where: str) -> list[str]:

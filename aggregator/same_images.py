@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from aggregator.store import RunStore, consent_of
+from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
+from shared.exchange.order import consent_of
 from shared.exchange.records.run import RunConfiguration
 
 TestImages = Literal["the same", "others", "new"]

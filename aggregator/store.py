@@ -43,9 +43,9 @@ from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef, Name
-from shared.exchange.order import Exchange
+from shared.exchange.order import Exchange, consent_of
 from shared.exchange.reading import dump_yaml, parse_yaml
-from shared.exchange.records.answers import Abort, Consent, Withdrawal
+from shared.exchange.records.answers import Abort, Withdrawal
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import Count, Record, ShareText, decimal_text, sentence
@@ -490,22 +490,6 @@ def if_another_launch(work: Path) -> str:
         f"have yours follow it by `dropfed-aggregator queue RUN.yaml --work {quoted(work)}`, or end it for good by "
         f"`dropfed-aggregator stop {run} --work {quoted(work)}`"
     )
-
-
-def consent_of(ledger: Exchange, run: str) -> Consent | None:
-    """Return a site's answer to the offer, or None if there is none; an ill-formed one counts as no.
-
-    Raises:
-        ActionRequiredError: it is not as it was accepted.
-    """
-    ref = MessageRef("consent", run)
-    if ledger.message(ref) is None:
-        return None
-    try:
-        with held_against(ref.path):
-            return ledger.record(ref, Consent)
-    except RejectedError as error:
-        return Consent(run=run, agrees=False, reason=sentence(str(error)), images={})
 
 
 def withdrawal_of(ledger: Exchange, run: str) -> str | None:

@@ -26,7 +26,7 @@ from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 from shared.interrupts import STOPPED
 
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 State = TypeVar("State")
 WATCHED_EVERY_S = 2.0
 SETTINGS = {"aggregator.yaml": "the aggregator's", "site.yaml": "a site's"}
@@ -203,7 +203,7 @@ def ask_password(user: str, instead: str) -> str:
         raise _nobody(f"the password of {user}", instead) from None
 
 
-def asked(ask: Callable[[], Answer], what: str, instead: str) -> Answer:
+def asked(ask: Callable[[], AnswerT], what: str, instead: str) -> AnswerT:
     """Return what a person answers at the keyboard.
 
     Args:
@@ -237,6 +237,11 @@ def require_yes(question: str) -> None:
         raise click.Abort
 
 
+def show(found: State, text: Callable[[State], str], *, as_json: bool, indent: int | None = 2) -> None:
+    """Print plain values and dataclasses, as JSON or in words."""
+    say(json.dumps(found, indent=indent, default=asdict) if as_json else text(found))
+
+
 def status_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the options ``--json`` and ``--watch``."""
     return AS_JSON(click.option("--watch", is_flag=True, help="Look again every two seconds, until Ctrl-C.")(command))
@@ -264,7 +269,7 @@ def _show(look: Callable[[], State], text: Callable[[State], str], *, as_json: b
         elif not as_json and watch:
             click.clear()
         looks += 1
-        say(json.dumps(state, indent=None if watch else 2, default=asdict) if as_json else text(state))
+        show(state, text, as_json=as_json, indent=None if watch else 2)
         if not watch:
             return
         time.sleep(WATCHED_EVERY_S)

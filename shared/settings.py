@@ -46,6 +46,18 @@ def read_settings(path: Path, kind: type[AnyRecord], remedy: str) -> AnyRecord:
     return parse_yaml(content, kind, str(path))
 
 
+def read_named(path: Path, remedy: str) -> bytes:
+    """Read a file that a person named.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError([f"{path}: cannot be read ({error.strerror}); {remedy}"]) from None
+
+
 def kept_password(path: Path, settings: str) -> Password:
     """Return the password in a file.
 

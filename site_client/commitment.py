@@ -16,6 +16,7 @@ from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
+from shared.exchange.order import consent_of, ending_of
 from shared.exchange.reading import check_record
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.values import decimal_text
@@ -31,7 +32,6 @@ from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
 from site_client.disclosure import Counts
 from site_client.division import BUDGET, Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
-from site_client.facts import ending_of
 from site_client.folders import Found, all_units, find, units_in
 from site_client.policy import excesses
 from site_client.train import requirements_of
@@ -178,7 +178,7 @@ def release(work: Path, ledger: Mirror, run: str) -> None:
 def agreed_runs(ledger: Mirror) -> list[str]:
     """Return the runs that this site has agreed to, by its own messages."""
     runs = [message.ref.run for message in ledger.own_messages() if message.ref.kind == "consent"]
-    return [run for run in runs if (consent := store.consent(ledger, run)) is not None and consent.agrees]
+    return [run for run in runs if (consent := consent_of(ledger, run)) is not None and consent.agrees]
 
 
 def divide_anew(work: Path, ledger: Mirror, site: SiteConfiguration) -> None:
@@ -195,7 +195,7 @@ def divide_anew(work: Path, ledger: Mirror, site: SiteConfiguration) -> None:
 
 def _worst_case(ledger: Mirror, site: SiteConfiguration, run: str) -> Agreed:
     configuration, _ = store.offer(ledger, run)
-    consent, required = store.consent(ledger, run), requirements_of(site, configuration)
+    consent, required = consent_of(ledger, run), requirements_of(site, configuration)
     spending = _spending(configuration, required, consent.training_images) if consent is not None else None
     return Agreed(sets=None, rows=_rows(required.most_rows), private=spending)
 

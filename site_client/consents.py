@@ -17,6 +17,7 @@ from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
+from shared.exchange.order import consent_of, ending_of
 from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import sentence
@@ -26,7 +27,6 @@ from site_client import store
 from site_client.commitment import commit, release
 from site_client.configuration import SiteConfiguration
 from site_client.disclosure import split_counts
-from site_client.facts import ending_of
 from site_client.final import prune_personal
 from site_client.policy import judge
 from site_client.programs import own_places
@@ -49,7 +49,7 @@ class Consents:
     @property
     def left_to_people(self) -> str | None:
         """The run, the first of them by name, whose offer waits for a person's yes or no; None where none does."""
-        waiting = (run for run in sorted(self._left_to_people) if store.consent(self._ledger, run) is None)
+        waiting = (run for run in sorted(self._left_to_people) if consent_of(self._ledger, run) is None)
         return next((run for run in waiting if ending_of(self._ledger, run) is None), None)
 
     def answer_first(self, runs: Iterable[str]) -> bool:

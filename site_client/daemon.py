@@ -20,6 +20,7 @@ from shared.escaping import quoted
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import AGGREGATOR, MessageRef
+from shared.exchange.order import consent_of, ending_of
 from shared.exchange.records.answers import Consent
 from shared.exchange.records.messages import Phase
 from shared.exchange.records.values import sentence
@@ -39,7 +40,7 @@ from site_client.commitment import release
 from site_client.configuration import SiteConfiguration, note_running
 from site_client.consents import Consents
 from site_client.enrolment import Enrolment
-from site_client.facts import current, ending_of, runs_going_on
+from site_client.facts import current, runs_going_on
 from site_client.heartbeat import Heartbeat
 from site_client.overview import what_it_waits_for
 from site_client.rotation import own_key
@@ -211,7 +212,7 @@ class Daemon:
 
     def consent(self, run: str) -> Consent | None:
         """Return what this site answered to the offer of a run, or None."""
-        return store.consent(self._ledger, run)
+        return consent_of(self._ledger, run)
 
     def images(self, run: str) -> Dataset:
         """Return the hospital's images in the sets of a run that it agreed to."""

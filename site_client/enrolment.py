@@ -11,6 +11,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE
 from shared.exchange.names import MAX_RECORD_BYTES, MessageRef
+from shared.exchange.order import ending_of
 from shared.exchange.trust import open_federation, open_site_card
 from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder
@@ -20,7 +21,6 @@ from site_client.arrivals import Arrivals
 from site_client.commitment import release
 from site_client.configuration import FILE, SiteConfiguration, other_site
 from site_client.division import BUDGET, DIVISION
-from site_client.facts import ending_of
 from site_client.rotation import first_key
 
 logger = logging.getLogger(__name__)

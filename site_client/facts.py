@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable
 
 from shared.exchange.names import Kind, MessageRef
-from shared.exchange.order import ANSWERS_NEWEST, BEGUN, Ending, Exchange, Linked, Replies, ending
-from site_client import store
+from shared.exchange.order import ANSWERS_NEWEST, BEGUN, Exchange, Linked, Replies, consent_of, ending_of
 from site_client.rounds import RunFacts
 
 
@@ -23,7 +22,7 @@ def runs_going_on(exchange: Exchange, wants_to_leave: Callable[[str], bool]) -> 
 
 
 def _run_facts(exchange: Exchange, last: MessageRef, wants_to_leave: Callable[[str], bool]) -> RunFacts:
-    consent = store.consent(exchange, last.run)
+    consent = consent_of(exchange, last.run)
     return RunFacts(
         last=last,
         agreed=consent.agrees if consent else None,
@@ -60,7 +59,7 @@ def is_left(exchange: Exchange, run: str) -> bool:
 
 def _left_with(exchange: Exchange, run: str) -> float:
     """Return the number of the message by which we left a run; infinity if we have not."""
-    consent = store.consent(exchange, run)
+    consent = consent_of(exchange, run)
     kind: Kind = "consent" if consent is not None and not consent.agrees else "withdrawal"
     left = exchange.message(MessageRef(kind, run))
     return left.manifest.seq if left is not None else math.inf
@@ -74,16 +73,9 @@ def current(exchange: Exchange) -> Linked | None:
 
 def may_leave(exchange: Exchange, run: str) -> bool:
     """Return whether there is a run to withdraw from: we agreed to it, it is not over, and we have not left it."""
-    consent = store.consent(exchange, run)
+    consent = consent_of(exchange, run)
     is_left = exchange.message(MessageRef("withdrawal", run)) is not None
     return consent is not None and consent.agrees and not is_left and ending_of(exchange, run) is None
-
-
-def ending_of(exchange: Exchange, run: str) -> Ending | None:
-    """Return how a run ended here, as far as is known; None while it goes on."""
-    consent = store.consent(exchange, run)
-    messages = [*exchange.own_messages(), *exchange.peer_messages()]
-    return ending(run, messages, agreed=consent.agrees if consent else None)
 
 
 def may_answer(exchange: Exchange, ref: MessageRef, card: str) -> frozenset[str | None]:

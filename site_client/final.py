@@ -17,6 +17,7 @@ from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
+from shared.exchange.order import ending_of
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.records.tensors import Sharing
@@ -33,7 +34,6 @@ from shared.learning.tasks.contract import Dataset
 from shared.learning.tasks.terms import EXTERNAL
 from shared.learning.uncertainty import FALLBACK_THETA, youden_threshold
 from site_client import store
-from site_client.facts import ending_of
 from site_client.received import received_state
 from site_client.train import OnProgress, Trainer, Trains
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from shared.columns import column_lines
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.mirror import Mirror
+from shared.exchange.order import consent_of, ending_of
 from shared.exchange.trust import Message
 from shared.moments import moment_text
 from site_client import store
 from site_client.configuration import require_here
-from site_client.facts import ending_of
 from site_client.overview import how_ended
 from site_client.rotation import read_ledger
 
@@ -48,8 +48,7 @@ def list_runs(work: Path) -> list[ListedRun]:
     """
     require_here(work)
     ledger = read_ledger(work)
-    offers = [message for message in ledger.peer_messages() if message.ref.kind == "offer"]
-    return [_listed(work, ledger, offer) for offer in sorted(offers, key=_number, reverse=True)]
+    return [_listed(work, ledger, offer) for offer in reversed(store.offers(ledger))]
 
 
 def listing_text(runs: Sequence[ListedRun]) -> str:
@@ -62,10 +61,6 @@ def listing_text(runs: Sequence[ListedRun]) -> str:
 
 def _by(listed: ListedRun) -> str:
     return f"{listed.task} by {listed.method}" if listed.task else ""
-
-
-def _number(message: Message) -> int:
-    return message.manifest.seq
 
 
 def _listed(work: Path, ledger: Mirror, offer: Message) -> ListedRun:
@@ -85,4 +80,4 @@ def _state(work: Path, ledger: Mirror, run: str) -> str:
         return ended
     if ending_of(ledger, run) == "withdrawn":
         return "was left by this site"
-    return "agreed, and goes on" if store.consent(ledger, run) else "offered, and not answered yet"
+    return "agreed, and goes on" if consent_of(ledger, run) else "offered, and not answered yet"

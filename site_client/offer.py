@@ -12,7 +12,7 @@ from shared.escaping import escape, quoted
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef, is_name
-from shared.exchange.order import Ending
+from shared.exchange.order import Ending, consent_of, ending_of
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import Range, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorShape
@@ -24,7 +24,6 @@ from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import FILE, SiteConfiguration, configuration_in_force, require_here
 from site_client.division import DIVISION, budget_here, division_here
-from site_client.facts import ending_of
 from site_client.policy import judge
 from site_client.programs import own_places, program_for, told
 from site_client.rotation import read_ledger
@@ -72,9 +71,8 @@ def newest_offer(work: Path) -> tuple[RunConfiguration, Sharing] | None:
     """Return the run that was offered last; None if there is none that can be read."""
     try:
         ledger = read_ledger(work)
-        offers = [message for message in ledger.peer_messages() if message.ref.kind == "offer"]
-        newest = max(offers, key=lambda message: message.manifest.seq, default=None)
-        return store.offer(ledger, newest.ref.run) if newest else None
+        offers = store.offers(ledger)
+        return store.offer(ledger, offers[-1].ref.run) if offers else None
     except (DropfedError, OSError):  # what is wrong is told by those who need it
         return None
 
@@ -89,7 +87,7 @@ def standing(work: Path, run: str) -> Standing:
     ledger = read_ledger(work)
     if (ended := ending_of(ledger, run)) is not None:
         return ended
-    return "agreed" if store.consent(ledger, run) else "offered"
+    return "agreed" if consent_of(ledger, run) else "offered"
 
 
 def why_over(work: Path, run: str) -> str | None:

@@ -12,6 +12,7 @@ from shared.errors import ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import FEDERATION, MANIFEST, MessageRef
+from shared.exchange.order import consent_of
 from shared.exchange.records.messages import status_text
 from shared.exchange.records.values import time_text
 from shared.exchange.records.verdicts import FinalCard
@@ -137,7 +138,7 @@ def _ended(work: Path, ledger: Mirror) -> str | None:
 
 def how_ended(work: Path, ledger: Mirror, run: str) -> str | None:
     """Return how a run ended, as a sentence whose subject it is; None while it goes on, or was left by this site."""
-    final, consent, decided = MessageRef("final", run), store.consent(ledger, run), store.decision(work, run)
+    final, consent, decided = MessageRef("final", run), consent_of(ledger, run), store.decision(work, run)
     if consent is not None and not consent.agrees:
         return f"was declined here: {consent.reason}"
     if ledger.message(MessageRef("abort", run)) is not None:
@@ -169,7 +170,7 @@ def what_it_waits_for(work: Path, configuration: SiteConfiguration, ledger: Mirr
         rests = limits.seconds_until(hours, datetime.now()) > 0
         waits_for = f"its hours for training, {hours}" if rests else OWN_TURN
         return waits_for, f"the answer to {store.round_name_of(ledger, last)} is signed and sent"
-    undecided = [each.ref.run for each in runs if store.consent(ledger, each.ref.run) is None]
+    undecided = [each.ref.run for each in runs if consent_of(ledger, each.ref.run) is None]
     asked = [run for run in undecided if _asks_a_person(work, configuration, ledger, run)]
     if len(asked) < len(undecided):
         return OWN_TURN, "the answer is sent"

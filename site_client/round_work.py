@@ -23,6 +23,7 @@ from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MessageRef
+from shared.exchange.order import consent_of
 from shared.exchange.records.answers import Reliability
 from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.records.tensors import TensorList
@@ -322,7 +323,7 @@ class RoundWork:
         Raises:
             ActionRequiredError: there are others now.
         """
-        consent = store.consent(self._ledger, trainer.run.run)
+        consent = consent_of(self._ledger, trainer.run.run)
         found = split_counts(Counts.of(dataset), self._configuration.policy)["train"]
         if trainer.run.privacy is not None and consent is not None and consent.images["train"] != found:
             raise ActionRequiredError(

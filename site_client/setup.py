@@ -17,6 +17,7 @@ from shared.folder.durable import write_file
 from shared.folder.lock import make_work
 from shared.folder.login import Password
 from shared.folder.meter import Meter
+from shared.settings import read_named
 from shared.software import own_software
 from site_client.configuration import FILE, SiteConfiguration, connect, opened_federation, read_configuration
 
@@ -35,10 +36,7 @@ def read_invite(path: Path) -> Invite:
     Raises:
         ConfigurationError: every problem in it.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError([f"{path}: cannot be read ({error.strerror}); name the invite file"]) from None
+    content = read_named(path, "name the invite file")
     try:
         return parse_json(content, Invite, str(path))
     except ConfigurationError as error:

@@ -41,12 +41,12 @@ from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
-from shared.exchange.order import Exchange
-from shared.exchange.records.answers import Abort, Consent
+from shared.exchange.records.answers import Abort
 from shared.exchange.records.run import RunConfiguration, round_name
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import sentence
 from shared.exchange.records.verdicts import Verdict
+from shared.exchange.trust import Message
 from shared.folder.durable import sync_folder, write_file
 from shared.learning.kept_card import CARD
 from shared.plurals import pluralize
@@ -54,7 +54,7 @@ from shared.plurals import pluralize
 logger = logging.getLogger(__name__)
 
 
-Answer = Literal["yes", "no", "withdraw"]
+Choice = Literal["yes", "no", "withdraw"]
 PAUSED = "paused"
 RESTORED = "restored"
 SCRATCH = "scratch"
@@ -66,7 +66,7 @@ WEIGHTS = "weights"
 class Decision:
     """What a person at the hospital decided about a run. To withdraw from one not agreed to yet is to say no."""
 
-    answer: Answer
+    answer: Choice
     reason: str = ""
 
 
@@ -81,7 +81,7 @@ def decision(work: Path, run: str) -> Decision | None:
     if not path.exists():
         return None
     answer, _, reason = path.read_text("utf-8", errors="replace").partition("\n")
-    return next((Decision(known, reason) for known in get_args(Answer) if known == answer), None)
+    return next((Decision(known, reason) for known in get_args(Choice) if known == answer), None)
 
 
 def pause(work: Path) -> None:
@@ -132,6 +132,11 @@ def accept_restored(work: Path) -> None:
     """Have a site that lost its disk join private runs again."""
     (work / RESTORED).unlink(missing_ok=True)
     sync_folder(work)
+
+
+def offers(ledger: Mirror) -> list[Message]:
+    """Return the offers that were accepted, in their order."""
+    return [message for message in ledger.peer_messages() if message.ref.kind == "offer"]
 
 
 def offer(ledger: Mirror, run: str) -> tuple[RunConfiguration, Sharing]:
@@ -291,12 +296,6 @@ def _trained(ledger: Mirror, run: str, before: int) -> list[int]:
 def _newest(work: Path, run: str, rounds: list[int]) -> Path | None:
     paths = (personal_path(work, run, round_no) for round_no in rounds)
     return next((path for path in paths if path.exists()), None)
-
-
-def consent(ledger: Exchange, run: str) -> Consent | None:
-    """Return what we answered to an offer, or None."""
-    ref = MessageRef("consent", run)
-    return None if ledger.message(ref) is None else ledger.record(ref, Consent)
 
 
 def why_aborted(ledger: Mirror, run: str) -> str:

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from shared.errors import ConfigurationError
 from shared.exchange.names import Name
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records.values import Record
 from shared.learning.compute import Precision
 from shared.learning.schedules import rounds_of_equal_steps
+from shared.settings import read_named
 
 Label = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f|]+$")]
 Device = Literal["cpu", "cuda"]
@@ -158,8 +158,4 @@ def read_study(path: Path) -> StudyConfiguration:
     Raises:
         ConfigurationError: every problem in it.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError([f"{path}: cannot be read ({error.strerror}); name the study's file"]) from None
-    return parse_yaml(content, StudyConfiguration, str(path))
+    return parse_yaml(read_named(path, "name the study's file"), StudyConfiguration, str(path))

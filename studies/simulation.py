@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,13 +27,13 @@ from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MAX_ROUND, METRICS, RELIABILITY
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.answers import Reliability
-from shared.exchange.records.run import BelowLast, RunConfiguration
-from shared.exchange.records.tensors import Sharing, TensorList
-from shared.exchange.records.values import decimal_text, sentence
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import TensorList
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN, Wire
 from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
-from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.aggregation import Aggregation, Update
+from shared.learning.answers import ClosedRound, limit_of
 from shared.learning.apart import names_of
 from shared.learning.blame import blaming
 from shared.learning.choice import choose, ends_early
@@ -305,33 +305,42 @@ def _play(
     groups = method.groups(network, listed)
     aggregation = Aggregation(store, method, groups)
     aggregation.begin(network)
-    engine, check = RoundEngine(store, method, aggregation), _Check(run, network, listed, heldout)
+    engine = RoundEngine(store, method, aggregation)
+    images = task.open_images(heldout, task.options(run.task_options)) if heldout else None
+    # Others may begin with the network, and scoring measures its BatchNorm.
+    scorer = HeldOutSet.of_run(run, task, method, deepcopy(network), images=images, sharing=listed)
     tables: dict[int, dict[str, list[MetricsRow]]] = {}
     verdicts: dict[int, dict[str, Verdict]] = {}
     ended = ""
     for round_no in range(1, run.rounds + 2):
         participants = _participants(run, method.in_turn, round_no)
         store.ask(round_no, participants, tuple(sites))
-        answers: dict[str, Answer] = {}
+        updates: dict[str, Update] = {}
         tables[round_no] = {}
         for name in participants:
             with blaming(run.plugins, f"round {round_no} at {name}"):
-                answers[name], tables[round_no][name] = answer_of(run, store, sites[name], name, round_no)
-        limit = check.limit(store, round_no)
-        checked = {}
-        for name, answer in answers.items():
+                updates[name], tables[round_no][name] = update_of(run, store, sites[name], name, round_no)
+        limit = limit_of(run, round_no, partial(scorer.limit, store.aggregate_path(round_no - 1)))
+        checked: dict[str, Scored] = {}
+        for name, update in updates.items():
             with blaming(run.plugins, f"checking {name}'s answer of round {round_no}"):
-                checked[name] = check.scored(answer, tables[round_no][name], trains=round_no <= run.rounds)
+                spent = epsilon_in(tables[round_no][name]) if run.privacy else None
+                ref = names.MessageRef("update", run.run, round_no)
+                try:
+                    checked[name] = engine.scored(ref, name, update, spent, score=scorer.score)
+                except RejectedError as error:
+                    checked[name] = Scored.refused(str(error))
         with blaming(run.plugins, f"weighing the answers of round {round_no}"):
-            scored = engine.without_spoilers(round_no, checked, limit=limit, answer=answers.__getitem__)
-            sound = {name: answers[name] for name, each in checked.items() if not each.reason}
-            if run.plugins and sound and all(each.reason for name, each in scored.items() if each and name in sound):
+            closed = engine.without_spoilers(ClosedRound(round_no, checked, limit, updates.__getitem__))
+            sound = {name: updates[name] for name, each in checked.items() if not each.reason}
+            if run.plugins:
                 with TemporaryDirectory() as beside:
-                    try_still(Made(store, round_no, Path(beside)), method, groups, round_no, sound)
-            verdicts[round_no] = engine.decide(round_no, scored, limit=limit, answer=answers.__getitem__)
+                    made = Made(store, round_no, Path(beside))
+                    try_still(made, method, groups, closed, sound)
+            verdicts[round_no] = engine.decide(closed)
         if round_no <= run.rounds:
             with blaming(run.plugins, f"combining the models of round {round_no}"):
-                engine.combine(round_no, verdicts[round_no], answers.__getitem__)
+                engine.combine(round_no, verdicts[round_no], updates.__getitem__)
             for name in given_weights(verdicts[round_no]):
                 if (kept := _files(run, store, sites[name], name, round_no).kept).exists():
                     sites[name].accepted = kept
@@ -353,48 +362,9 @@ def _play(
     return Outcome(run, card, chosen, tables, verdicts, finals, *_exchanged(run, store, sites))
 
 
-class _Check:
-    """The check of answers as the daemon makes it, on the aggregator's images if there are some.
-
-    Raises:
-        DataError: every problem of the images.
-    """
-
-    def __init__(self, run: RunConfiguration, network: torch.nn.Module, listed: Sharing, heldout: Path | None) -> None:
-        task, method = task_named(run.task), open_method(run.method, run.method_options)
-        self._run = run
-        images = task.open_images(heldout, task.options(run.task_options)) if heldout else None
-        # Others may begin with the network, and scoring measures its BatchNorm.
-        self._images = HeldOutSet.of_run(run, task, method, deepcopy(network), images=images, sharing=listed)
-
-    def limit(self, store: RunStore, round_no: int) -> float | None:
-        """Return what a score must exceed in a round."""
-        tolerance = self._run.tolerance
-        if not isinstance(tolerance, BelowLast):
-            return tolerance
-        if round_no > self._run.rounds:
-            return None
-        return self._images.limit(store.aggregate_path(round_no - 1), tolerance)
-
-    def scored(self, answer: Answer, table: list[MetricsRow], *, trains: bool) -> Scored:
-        """Return what the check of one answer gives; what training made of it may not be finite."""
-        score, reason = None, ""
-        if trains:
-            try:
-                score = self._images.score(answer.files[MODEL], names.SITE_MODEL)
-            except RejectedError as error:
-                reason = sentence(str(error))
-        theta, spent = answer.theta, epsilon_in(table) if self._run.privacy else None
-        return Scored(score=_text(score), theta=_text(theta), epsilon=_text(spent), reason=reason)
-
-
-def _text(number: float | None) -> str | None:
-    return None if number is None else decimal_text(number)
-
-
-def answer_of(
+def update_of(
     run: RunConfiguration, store: RunStore, site: Site, name: str, round_no: int
-) -> tuple[Answer, list[MetricsRow]]:
+) -> tuple[Update, list[MetricsRow]]:
     """Return a site's answer to a round, as the aggregator has it, and its table."""
     files, listed, trains = _files(run, store, site, name, round_no), site.trainer.sharing, round_no <= run.rounds
     configuration = round_configuration(run, round_no, name)
@@ -410,7 +380,7 @@ def answer_of(
             site.alone = files.alone_kept
         site.trained += 1
     theta = parse_yaml(tables[RELIABILITY], Reliability, RELIABILITY).theta if RELIABILITY in tables else None
-    return Answer(sent, len(site.dataset.train), theta), read_metrics(tables[METRICS], METRICS)
+    return Update(sent, len(site.dataset.train), theta), read_metrics(tables[METRICS], METRICS)
 
 
 def _exchanged(run: RunConfiguration, store: RunStore, sites: Mapping[str, Site]) -> tuple[int, int]:

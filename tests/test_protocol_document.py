@@ -16,8 +16,9 @@ from shared.exchange import names
 from shared.exchange.encryption import Content, EncryptionKey, decrypted, run_key
 from shared.exchange.names import MessageRef, ref_at
 from shared.exchange.records.answers import Consent, Quantiles, Reliability, Withdrawal
+from shared.exchange.records.files import RECORDS
 from shared.exchange.records.messages import Federation, Handover, Manifest, Phase, SiteCard, Status
-from shared.exchange.records.surveys import BIT_DEPTHS, COLOURS, FORMATS, MAKERS, Answer, Sheet, Spread, Survey
+from shared.exchange.records.surveys import BIT_DEPTHS, COLOURS, FORMATS, MAKERS, Sheet, Spread, Survey, SurveyAnswer
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import Encrypt, FileEntry, Wire
@@ -136,6 +137,11 @@ def test_the_tree_names_every_message_with_its_files() -> None:
     assert described == {name: kind.files | kind.optional for name, kind in names.KINDS.items()}
 
 
+def test_every_file_that_is_no_table_and_no_tensors_has_a_record() -> None:
+    files = {name for kind in names.KINDS.values() for name in kind.files | kind.optional}
+    assert {name for name in files if not names.is_weights(name)} - {names.METRICS} == RECORDS.keys()
+
+
 def test_the_auditor_s_page_lists_every_file_of_a_site_in_the_tree() -> None:
     tree = DOCUMENT.split("## 1. The tree")[1].split("\n\n")[1]
     described = {names.MANIFEST, names.state_file("…"), "check-…/…"}  # which the text below the tree tells of
@@ -164,7 +170,7 @@ def test_every_field_is_described() -> None:
         Reliability,
         Quantiles,
         Survey,
-        Answer,
+        SurveyAnswer,
         Sheet,
         Spread,
     ):

@@ -25,6 +25,7 @@ from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
+from shared.exchange.order import consent_of
 from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.records.tensors import Sharing
@@ -226,8 +227,8 @@ def test_what_changes_while_it_is_read_is_read_again(run: Played, store: RunStor
     run.offer_and_consent()
     seen = []
 
-    def tell(reading: of_aggregator.Reading) -> int:
-        seen.append(reading.store.round_no)
+    def tell(opened: of_aggregator.OpenedRun) -> int:
+        seen.append(opened.store.round_no)
         if len(seen) < 3:
             store.ask(len(seen), ("north",), ("north",))  # as a daemon does meanwhile
         return seen[-1]
@@ -320,7 +321,7 @@ def test_what_was_accepted_and_damaged_since_is_not_taken_as_the_site_s_word(
 @pytest.mark.parametrize(
     ("ref", "name", "read"),
     [
-        (MessageRef("consent", RUN), names.CONSENT, lambda ledger, work: site_store.consent(ledger, RUN)),
+        (MessageRef("consent", RUN), names.CONSENT, lambda ledger, work: consent_of(ledger, RUN)),
         (
             MessageRef("round", RUN, 1),
             names.ROUND_CONFIGURATION,

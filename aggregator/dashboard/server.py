@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import ipaddress
 import json
-import logging
 import os
 import re
 import secrets
@@ -24,16 +23,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cheroot import wsgi
-
 from aggregator.configuration import require_aggregator
 from aggregator.dashboard.state import page_state, run_report
 from shared.errors import ActionRequiredError
 from shared.exchange.names import is_name
 from shared.folder.durable import read_private, write_file
 from shared.pages.render import render
-
-logger = logging.getLogger(__name__)
+from shared.quiet_server import QuietServer
 
 TOKEN_FILE = "dashboard.token"  # noqa: S105  (a file's name)
 """Name of the file in the work directory that holds the token, readable by its owner alone."""
@@ -152,14 +148,6 @@ class _Look:
             return self._content
 
 
-class _Server(wsgi.Server):
-    """cheroot, which says nothing of clients that hang up."""
-
-    def error_log(self, msg: str = "", level: int = 20, traceback: bool = False) -> None:
-        """Log for developers only."""
-        logger.debug("%s", msg)
-
-
 @contextmanager
 def serving(work: Path, host: str, port: int) -> Iterator[str]:
     """Serve the dashboard until the block ends; yields its address.
@@ -178,7 +166,7 @@ def serving(work: Path, host: str, port: int) -> Iterator[str]:
     else:
         app = Dashboard(work, token=kept_token(work), names=(host, socket.gethostname()))
     address = "127.0.0.1" if host == "localhost" else host
-    server = _Server((address, port), app, numthreads=THREADS, server_name="dropfed", shutdown_timeout=1)
+    server = QuietServer((address, port), app, numthreads=THREADS, server_name="dropfed", shutdown_timeout=1)
     server.max_request_header_size = server.max_request_body_size = REQUEST_BYTES
     try:
         # Tried by itself first: the server would tell a port that is taken in other words than the system's.

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Annotated, Any
 from weakref import WeakSet
 
-from cheroot import wsgi
 from cheroot.server import HTTPConnection
 from pydantic import Field
 from wsgidav.dir_browser import WsgiDavDirBrowser
@@ -39,14 +38,13 @@ from shared.errors import ActionRequiredError, ConfigurationError, DropfedError
 from shared.exchange.reading import parse_json
 from shared.exchange.records.values import Record
 from shared.folder.durable import read_private
+from shared.quiet_server import QuietServer
 from shared.stopping import set_by_signals
 
 BLOCK_BYTES = 1 << 20  # read or sent at a time: with smaller ones wsgidav's threads keep each other waiting
 IDLE_S = 60  # a connection on which nothing moves for so long is closed
 USAGE = "usage: python -m deploy.local.webdav_server CONFIG.json (readable by you alone; docs/for-pis.md shows one)"
 _SITE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
-
-logger = logging.getLogger(__name__)
 
 
 class EmbeddedServer:
@@ -76,7 +74,7 @@ class EmbeddedServer:
             site: {site: {"password": password}, AGGREGATOR: {"password": aggregator_password}}
             for site, password in users.items()
         }
-        self._server: _QuietServer | None = None
+        self._server: _PromptServer | None = None
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -91,7 +89,7 @@ class EmbeddedServer:
         for site in self._passwords:
             (self._root / site).mkdir(parents=True, exist_ok=True)
             remove_torn(self._root / site)
-        server = _QuietServer((self.host, self.port), self._app(), numthreads=2 * len(self._passwords) + 8)
+        server = _PromptServer((self.host, self.port), self._app(), numthreads=2 * len(self._passwords) + 8)
         server.request_queue_size = 128
         server.timeout = IDLE_S
         server.shutdown_timeout = 1
@@ -151,13 +149,13 @@ class EmbeddedServer:
 class _Connection(HTTPConnection):
     """A connection that its server can find again."""
 
-    def __init__(self, server: _QuietServer, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+    def __init__(self, server: _PromptServer, sock: socket.socket, *arguments: Any, **options: Any) -> None:
         super().__init__(server, sock, *arguments, **options)
         server.sockets.add(sock)
 
 
-class _QuietServer(wsgi.Server):
-    """cheroot without tracebacks about clients that hang up, and without waiting for clients that stand still."""
+class _PromptServer(QuietServer):
+    """A server that does not wait for clients that stand still."""
 
     ConnectionClass = _Connection
     expiration_interval = 0.05  # seconds; a stop is noticed that late, too
@@ -165,10 +163,6 @@ class _QuietServer(wsgi.Server):
     def __init__(self, address: tuple[str, int], app: WsgiDAVApp, *, numthreads: int) -> None:
         super().__init__(address, app, numthreads=numthreads)
         self.sockets: WeakSet[socket.socket] = WeakSet()
-
-    def error_log(self, msg: str = "", level: int = 20, traceback: bool = False) -> None:
-        """Log for developers only."""
-        logger.debug("%s", msg)
 
     def stop(self) -> None:
         """Cut all connections and end; by itself cheroot waits until a client that stopped reading times out."""

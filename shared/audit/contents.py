@@ -16,7 +16,6 @@ judged by looking: it is as many numbers as were agreed to, no more. Whether the
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,11 +26,11 @@ from shared.exchange import names
 from shared.exchange.encoding import check_encoded
 from shared.exchange.names import MAX_RECORD_BYTES, MessageRef
 from shared.exchange.reading import check_record
-from shared.exchange.records.answers import Abort, Consent, Reliability, Withdrawal
-from shared.exchange.records.run import RoundConfiguration, RunConfiguration
-from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.records.answers import Reliability
+from shared.exchange.records.files import RECORDS
+from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import TensorList
 from shared.exchange.records.values import Payload
-from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN
 from shared.exchange.tables import read_metrics, require_of_round
 from shared.exchange.trust import Message
@@ -43,20 +42,6 @@ from shared.learning.methods.terms import Terms
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks import TASK_NAMES, terms_of
 
-_RECORDS: Mapping[str, type[Payload]] = {
-    kind.FILE: kind
-    for kind in (
-        RunConfiguration,
-        Sharing,
-        Consent,
-        Withdrawal,
-        RoundConfiguration,
-        Reliability,
-        Verdict,
-        FinalCard,
-        Abort,
-    )
-}
 _BEGINNINGS = {
     b"\x89PNG\r\n": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
@@ -186,7 +171,7 @@ def _check_record(reading: Reading, ref: MessageRef, name: str, content: bytes, 
 
 def form_of(reading: Reading, name: str) -> type[Payload]:
     """Return the form of a record of this name in a folder."""
-    return protocol_1.RECORDS.get(name, _RECORDS[name]) if reading.opened.protocol == 1 else _RECORDS[name]
+    return protocol_1.RECORDS.get(name, RECORDS[name]) if reading.opened.protocol == 1 else RECORDS[name]
 
 
 def _check_options(run: RunConfiguration, shown_as: str, *, is_old: bool) -> None:

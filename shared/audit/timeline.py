@@ -10,15 +10,16 @@ from heapq import merge
 from shared.audit.reading import NOT_OPENED, Reading
 from shared.escaping import escape
 from shared.exchange import names
-from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
+from shared.exchange.names import AGGREGATOR, KINDS, MANIFEST, MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
-from shared.exchange.records.surveys import Answer, Survey
+from shared.exchange.records.surveys import Survey, SurveyAnswer
+from shared.exchange.records.values import Payload
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import digest_of, fingerprint, open_signed
 from shared.exchange.trust import Message, Peer
 from shared.moments import moment_text
 
-_SAYING = (names.CONSENT, names.WITHDRAWAL, names.VERDICT, names.CARD, names.ABORT)
+_SAYING: tuple[type[Payload], ...] = (Consent, Withdrawal, Verdict, FinalCard, Abort)
 """The records that tell an outcome."""
 
 
@@ -119,7 +120,7 @@ def timeline(readings: Mapping[str, Reading]) -> list[Line]:
 
     What is missing stands where its sender goes on without it, or at the end.
     """
-    folders: list[list[tuple[str, Message | NewKey | Survey | Answer]]]
+    folders: list[list[tuple[str, Message | NewKey | Survey | SurveyAnswer]]]
     folders = [[(site, found) for found in _ordered(reading)] for site, reading in readings.items()]
     folders += [[(site, found) for found in reading.surveys.values()] for site, reading in readings.items()]
     events: list[Line] = []
@@ -128,7 +129,7 @@ def timeline(readings: Mapping[str, Reading]) -> list[Line]:
         if isinstance(found, NewKey):
             events.append(found)
             continue
-        if isinstance(found, Survey | Answer):
+        if isinstance(found, Survey | SurveyAnswer):
             events.append(_figures(readings[site], found))
             continue
         event = event_of(readings[site], found)
@@ -183,7 +184,7 @@ def _new_keys(side: Peer) -> list[NewKey]:
     return found
 
 
-def _figures(reading: Reading, found: Survey | Answer) -> Figures:
+def _figures(reading: Reading, found: Survey | SurveyAnswer) -> Figures:
     """Return a survey, or the answer to one, as an event."""
     if isinstance(found, Survey):
         path, said = names.survey_path(found.number), f"asks about images of {found.task}"
@@ -247,7 +248,7 @@ def _turn(found: Message | NewKey) -> tuple[int, str]:
     return (found.from_seq - 1, found.path) if isinstance(found, NewKey) else (found.manifest.seq, "")
 
 
-def _created(found: Message | NewKey | Survey | Answer) -> str:
+def _created(found: Message | NewKey | Survey | SurveyAnswer) -> str:
     return found.manifest.created if isinstance(found, Message) else found.created
 
 
@@ -258,28 +259,23 @@ def _replies_to(found: Message | NewKey) -> str | None:
 def _outcome(reading: Reading, ref: MessageRef) -> str:
     """Return what a message says, or what was decided about it."""
     told = MessageRef("verdict", ref.run, ref.round_no) if ref.kind == "update" else ref
-    if any(reading.is_hidden(told, name) for name in _SAYING):
+    said = next((record for record in _SAYING if record.FILE in KINDS[told.kind].files), None)
+    if said is None:
+        return ""
+    if reading.is_hidden(told, said.FILE):
         return NOT_OPENED
-    match ref.kind:
-        case "consent":
-            consent = reading.record_or_none(ref, Consent)
-            return "" if consent is None else _with_reason("yes" if consent.agrees else "no", consent.reason)
-        case "withdrawal":
-            withdrawal = reading.record_or_none(ref, Withdrawal)
-            return "" if withdrawal is None else _with_reason("withdrawn", withdrawal.reason)
-        case "verdict":
-            verdict = reading.record_or_none(ref, Verdict)
-            return "" if verdict is None else verdict_text(verdict)
-        case "update":
-            verdict = reading.record_or_none(told, Verdict)
-            return "no verdict yet" if verdict is None else verdict.status
-        case "final":
-            card = reading.record_or_none(ref, FinalCard)
-            return "" if card is None else _with_reason(f"aggregate {card.chosen_round} chosen", card.reason)
-        case "abort":
-            abort = reading.record_or_none(ref, Abort)
-            return "" if abort is None else _with_reason("the run is over", abort.reason)
-    return ""
+    match reading.record_or_none(told, said):
+        case Consent() as consent:
+            return _with_reason("yes" if consent.agrees else "no", consent.reason)
+        case Withdrawal() as withdrawal:
+            return _with_reason("withdrawn", withdrawal.reason)
+        case Verdict() as verdict:
+            return verdict.status if ref.kind == "update" else verdict_text(verdict)
+        case FinalCard() as card:
+            return _with_reason(f"aggregate {card.chosen_round} chosen", card.reason)
+        case Abort() as abort:
+            return _with_reason("the run is over", abort.reason)
+    return "no verdict yet" if ref.kind == "update" else ""
 
 
 def verdict_text(verdict: Verdict) -> str:

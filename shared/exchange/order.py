@@ -17,8 +17,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
+from shared.errors import RejectedError
 from shared.exchange.names import KINDS, Kind, MessageRef
-from shared.exchange.records.values import AnyPayload
+from shared.exchange.records.answers import Consent
+from shared.exchange.records.values import AnyPayload, sentence
+from shared.trouble import held_against
 
 Ending = Literal["declined", "withdrawn", "finished", "aborted"]
 """How a run ended in one folder; ``finished``: the final model was sent there."""
@@ -209,6 +212,35 @@ class Order:
         begun = (run for run, newest in self._newest.items() if run != ref.run and newest.kind in BEGUN)
         open_run = next((run for run in begun if not has_left(run)), None)
         return f"comes before run {open_run} had ended here" if open_run is not None else None
+
+
+def consent_of(exchange: Exchange, run: str) -> Consent | None:
+    """Return a site's answer to the offer, or None if there is none; an ill-formed one counts as no.
+
+    Raises:
+        ActionRequiredError: it is not as it was signed or accepted.
+    """
+    ref = MessageRef("consent", run)
+    if exchange.message(ref) is None:
+        return None
+    try:
+        with held_against(ref.path):
+            return exchange.record(ref, Consent)
+    except RejectedError as error:
+        return Consent(run=run, agrees=False, reason=sentence(str(error)), images={})
+
+
+def ending_of(exchange: Exchange, run: str) -> Ending | None:
+    """Return how a run ended in one folder, as far as one side knows; None while it goes on there.
+
+    Raises:
+        ActionRequiredError: as for ``consent_of``.
+    """
+    consent = consent_of(exchange, run)
+    messages = [*exchange.own_messages(), *exchange.peer_messages()]
+    known = ending(run, messages, agreed=consent.agrees if consent else None)
+    # A withdrawal that was refused is none of these messages, and counts all the same.
+    return "withdrawn" if known is None and exchange.is_settled(MessageRef("withdrawal", run)) else known
 
 
 def ending(run: str, messages: Iterable[Linked], *, agreed: bool | None) -> Ending | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from shared.learning.schedules import learning_rate
 from shared.learning.spoilers import spoilers
 
 if TYPE_CHECKING:
-    from shared.learning.aggregation import Aggregation, Answer
+    from shared.learning.aggregation import Aggregation, Update
     from shared.learning.methods.contract import Method
 
 UNANSWERED = ("late", "withdrawn")
@@ -31,9 +32,6 @@ UNANSWERED = ("late", "withdrawn")
 
 SOUND = ("accepted", "validated")
 """What it is on one whose answer passed every check."""
-
-NONE_LATE: Mapping[str, Late] = {}
-"""Of a round that no answer to the round before came into."""
 
 REASONS = {
     "late": "no answer came before the round closed",
@@ -50,9 +48,45 @@ LIMIT_DECIMALS = 4
 """Of a tolerance that follows from a score: as many as reasons tell of scores."""
 
 
+@dataclass(frozen=True)
+class ClosedRound:
+    """What came of a round, before it is decided.
+
+    Args:
+        checked: what the check of each asked site's answer gave; None where none came.
+        limit: what a score must exceed; see ``passes``.
+        update: returns that of a site whose update passed its check, here or in ``late``.
+        withdrawn: the sites that have left the run.
+        late: what the check of an answer to the round before gave, which came once that was closed. It counts here
+            where the site has not answered this round by now, and has not left the run.
+    """
+
+    round_no: int
+    checked: Mapping[str, Scored | None]
+    limit: float | None
+    update: Callable[[str], Update]
+    withdrawn: Collection[str] = ()
+    late: Mapping[str, Late] = field(default_factory=dict)
+
+    def updates(self, sites: Iterable[str]) -> dict[str, Update]:
+        """Return the answers of sites, by site."""
+        return {site: self.update(site) for site in sites}
+
+
 def limit_below(last: float, tolerance: BelowLast) -> float:
     """Return what a score must exceed, in [0, 1], where the model that the sites had received scores ``last``."""
     return max(0.0, round(last - tolerance.below_last, LIMIT_DECIMALS))
+
+
+def limit_of(run: RunConfiguration, round_no: int, measured: Callable[[BelowLast], float]) -> float | None:
+    """Return what a score must exceed in a round; None where there is no such thing.
+
+    Args:
+        measured: gives it where it follows from the last aggregate; not asked in the closing round, where none counts.
+    """
+    if not isinstance(run.tolerance, BelowLast):
+        return run.tolerance
+    return measured(run.tolerance) if round_no <= run.rounds else None
 
 
 def comparison(score: str | None, tolerance: float | None, *, exceeds: bool) -> str:
@@ -64,7 +98,7 @@ def comparison(score: str | None, tolerance: float | None, *, exceeds: bool) -> 
     return f"score {float(score or 0):.4f} {'exceeds' if exceeds else 'does not exceed'} the tolerance {tolerance}"
 
 
-def check_answer(
+def check_update(
     message: Message,
     file: Callable[[str], Path],
     run: RunConfiguration,
@@ -135,88 +169,53 @@ def _check_files(
         check_tensors(file(name), TensorList(tensors=listed), f"{ref.path}/{name}", largest=largest)
 
 
-def without_spoilers(
-    run: RunConfiguration,
-    round_no: int,
-    scored: Mapping[str, Scored | None],
-    *,
-    limit: float | None,
-    answer: Callable[[str], Answer],
-    aggregation: Aggregation,
-) -> dict[str, Scored | None]:
-    """Return what the checks of a round's answers gave, and why those do not count that cannot be worked on with the
-    others. Written on the way is what goes with the aggregate that the answers were measured with.
+def without_spoilers(run: RunConfiguration, closed: ClosedRound, aggregation: Aggregation) -> ClosedRound:
+    """Return a round in which it is said why those answers do not count that cannot be worked on with the others.
 
-    Args:
-        scored, limit, answer: as for ``decide``.
+    Written on the way is what goes with the aggregate that the answers were measured with.
     """
-
-    def answers(sites: Iterable[str]) -> dict[str, Answer]:
-        return {site: answer(site) for site in sites}
-
+    round_no, scored, updates = closed.round_no, closed.checked, closed.updates
     # 1. Of all sound answers: what goes with the aggregate that they were measured with (protocol 7.3). If some had to
     #    be left out, it is made again of the rest, for the last try may have been of others.
     sound = sorted(site for site, each in scored.items() if each and not each.reason)
-    spoilt = spoilers(sound, run.method, lambda tried: aggregation.settle(round_no, answers(tried)))
+    spoilt = spoilers(sound, run.method, lambda tried: aggregation.settle(round_no, updates(tried)))
     if spoilt:
-        aggregation.settle(round_no, answers(site for site in sound if site not in spoilt))
+        aggregation.settle(round_no, updates(site for site in sound if site not in spoilt))
     # 2. Of those that also pass the tolerance check: the next aggregate, which is only tried here.
     accepted = sorted(
-        site for site, each in scored.items() if each and site not in spoilt and passes(each, run, round_no, limit)
+        site
+        for site, each in scored.items()
+        if each and site not in spoilt and passes(each, run, round_no, closed.limit)
     )
-    spoilt |= spoilers(accepted, run.method, lambda tried: aggregation.try_out(round_no, answers(tried)))
-    return {
+    spoilt |= spoilers(accepted, run.method, lambda tried: aggregation.try_out(round_no, updates(tried)))
+    checked = {
         site: each.model_copy(update={"reason": spoilt[site]}) if each and site in spoilt else each
         for site, each in scored.items()
     }
+    return replace(closed, checked=checked)
 
 
-def decide(
-    run: RunConfiguration,
-    round_no: int,
-    scored: Mapping[str, Scored | None],
-    *,
-    limit: float | None,
-    answer: Callable[[str], Answer],
-    withdrawn: Collection[str],
-    aggregation: Aggregation | None,
-    late: Mapping[str, Late] = NONE_LATE,
-) -> dict[str, Verdict]:
+def decide(run: RunConfiguration, closed: ClosedRound, aggregation: Aggregation | None) -> dict[str, Verdict]:
     """Return the verdict on each site that a round asked.
 
     Args:
-        scored: what the check of its answer gave; None where none came.
-        limit: what a score must exceed in this round; see ``passes``.
-        answer: of a site whose answer passed the checks, here or in ``late``.
-        withdrawn: the sites that have left the run.
         aggregation: None where no answer can have passed.
-        late: what the check of an answer to the round before gave, which came once that was closed. It counts here
-            where the site has not answered this round by now, and has not left the run.
     """
+    round_no, scored, limit = closed.round_no, closed.checked, closed.limit
     # 1. A late answer to the round before stands in for one that did not come (protocol 6.10).
-    late = {site: each for site, each in late.items() if scored[site] is None and site not in withdrawn}
+    late = {site: each for site, each in closed.late.items() if scored[site] is None and site not in closed.withdrawn}
     found = {site: late[site].scored if site in late else each for site, each in scored.items()}
     # 2. The tolerance check says whose model counts (protocol 7.9).
     accepted = sorted(site for site, each in found.items() if each and passes(each, run, round_no, limit))
     # 3. The method and the run's rule weigh those: a_k (protocol 7.2 and 7.5).
     weights, why_left_out = {}, ""
     if accepted and aggregation:
-        weights = aggregation.weights({site: answer(site) for site in accepted})
+        weights = aggregation.weights(closed.updates(accepted))
         why_left_out = aggregation.why_left_out(len(accepted))
     # 4. Each site that was asked has its verdict (protocol 6.3), also who sent nothing.
     return {
-        site: _verdict(
-            run,
-            round_no,
-            site,
-            scored=each,
-            limit=limit,
-            weight=weights.get(site),
-            why_left_out=why_left_out,
-            has_withdrawn=site in withdrawn,
-            late=late.get(site),
-        )
-        for site, each in scored.items()
+        site: _verdict(run, closed, site, late=late.get(site), weight=weights.get(site), why_left_out=why_left_out)
+        for site in scored
     }
 
 
@@ -237,22 +236,14 @@ def passes(scored: Scored, run: RunConfiguration, round_no: int, limit: float | 
 
 
 def _verdict(
-    run: RunConfiguration,
-    round_no: int,
-    site: str,
-    *,
-    scored: Scored | None,
-    limit: float | None,
-    weight: float | None,
-    why_left_out: str,
-    has_withdrawn: bool,
-    late: Late | None,
+    run: RunConfiguration, closed: ClosedRound, site: str, *, late: Late | None, weight: float | None, why_left_out: str
 ) -> Verdict:
+    round_no, scored, limit = closed.round_no, closed.checked[site], closed.limit
     # Where a late answer stands in, the weight is that answer's, and told under ``late``.
     own = None if late else weight
     # No answer came: the site has left, or it is late. An answer that came holds something wrong, or is one to the
     # closing round, or was compared with the tolerance and weighed.
-    if scored is None and has_withdrawn:
+    if scored is None and site in closed.withdrawn:
         status, reason = "withdrawn", REASONS["withdrawn"]
     elif scored is None:
         status, reason = "late", why_late(run, round_no)

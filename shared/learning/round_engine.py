@@ -6,26 +6,27 @@ sites that it plays as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import RejectedError
 from shared.exchange import names
 from shared.exchange.encoding import decode
+from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Reliability
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.records.values import decimal_text, sentence
+from shared.exchange.records.values import decimal_text
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry
 from shared.exchange.trust import Message
 from shared.exchange.weights import check_tensors
-from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import NONE_LATE, check_answer, decide, without_spoilers
+from shared.learning.aggregation import Aggregation, Update
+from shared.learning.answers import ClosedRound, check_update, decide, without_spoilers
 from shared.learning.late import move_on
 from shared.learning.methods.contract import MODEL, Method
-from shared.learning.run_files import Late, RunFiles, Scored
+from shared.learning.run_files import RunFiles, Scored
 from shared.trouble import held_against
 
 
@@ -58,7 +59,7 @@ class PlainFiles:
     def _model(self, site: str, round_no: int, model: Path) -> Path:
         if self.run.wire == PLAIN:
             return model
-        plain, before = self.store.answer_path(round_no, site), self.store.aggregate_for(round_no - 1, site)
+        plain, before = self.store.update_path(round_no, site), self.store.aggregate_for(round_no - 1, site)
         if not plain.exists():
             decode(model, plain, self.sharing.shared, self.run.wire, before, shown_as=self._shown_as(round_no))
         return plain
@@ -72,7 +73,7 @@ class PlainFiles:
         return moved
 
     def _shown_as(self, round_no: int) -> str:
-        return f"{names.MessageRef('update', self.run.run, round_no).path}/{names.SITE_MODEL}"
+        return f"{MessageRef('update', self.run.run, round_no).path}/{names.SITE_MODEL}"
 
 
 class RoundEngine:
@@ -114,22 +115,42 @@ class RoundEngine:
         Returns:
             What came out, or the reason why it cannot count.
         """
-        ref, trains = message.ref, message.ref.round_no <= self._run.rounds
-        scored = None
+        ref = message.ref
         try:
             with held_against(ref.path):
                 # 1. It holds what its round and the method have it hold (protocol 6.3); its table, θ and ε are
                 #    well-formed (protocol 8.3 and 8.4).
-                theta, spent = check_answer(message, file, self._run, self._sharing, self._method, form=form)
-                if trains:
-                    # 2. Its model holds the run's tensors (protocol 9.1), and is scored (protocol 7.9).
-                    files = self.files(site, ref.round_no, file, counts_in=counts_in)
-                    scored = score(files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
-                    # 3. What came beside the model can follow from how far training has moved that (protocol 7.3).
-                    self._aggregation.require_plausible(ref, site, files, images)
+                theta, spent = check_update(message, file, self._run, self._sharing, self._method, form=form)
+                update = Update(self.files(site, ref.round_no, file, counts_in=counts_in), images, theta)
+                return self.scored(ref, site, update, spent, score=score)
         except RejectedError as error:
-            return Scored(score=None, theta=None, epsilon=None, reason=sentence(str(error)))
-        return Scored(score=_text(scored), theta=_text(theta), epsilon=_text(spent), reason="")
+            return Scored.refused(str(error))
+
+    def scored(
+        self,
+        ref: MessageRef,
+        site: str,
+        update: Update,
+        spent: float | None,
+        *,
+        score: Callable[[Path, str], float | None],
+    ) -> Scored:
+        """Check the tensors of an answer of which all else is as it should be; other arguments as for ``check``.
+
+        Args:
+            ref: where it lies.
+            spent: the ε that the site says.
+
+        Raises:
+            RejectedError: it cannot count.
+        """
+        found = None
+        if ref.round_no <= self._run.rounds:
+            # 2. Its model holds the run's tensors (protocol 9.1), and is scored (protocol 7.9).
+            found = score(update.files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
+            # 3. What came beside the model can follow from how far training has moved that (protocol 7.3).
+            self._aggregation.require_plausible(ref, site, update.files, update.images)
+        return Scored(score=_text(found), theta=_text(update.theta), epsilon=_text(spent), reason="")
 
     def files(
         self, site: str, round_no: int, file: Callable[[str], Path], *, counts_in: int | None = None
@@ -141,49 +162,16 @@ class RoundEngine:
         """
         return self._plain_files.of(site, round_no, file, counts_in=counts_in)
 
-    def without_spoilers(
-        self,
-        round_no: int,
-        scored: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-    ) -> dict[str, Scored | None]:
-        """Return what the checks gave, and why those do not count that cannot be worked on with the others."""
-        return without_spoilers(self._run, round_no, scored, limit=limit, answer=answer, aggregation=self._aggregation)
+    def without_spoilers(self, closed: ClosedRound) -> ClosedRound:
+        """Return a round in which those answers do not count that cannot be worked on with the others."""
+        return without_spoilers(self._run, closed, self._aggregation)
 
-    def decide(
-        self,
-        round_no: int,
-        scored: Mapping[str, Scored | None],
-        *,
-        limit: float | None,
-        answer: Callable[[str], Answer],
-        withdrawn: Collection[str] = (),
-        late: Mapping[str, Late] = NONE_LATE,
-    ) -> dict[str, Verdict]:
-        """Return the verdict on each site that the round asked, with its weight.
-
-        Args:
-            scored: what ``check``, then ``without_spoilers``, gave; None where no answer came.
-            limit: what a score must exceed.
-            answer: of a site whose answer passed the checks.
-            withdrawn: the sites that have left the run.
-            late: what the checks gave of answers to the round before, by site.
-        """
-        return decide(
-            self._run,
-            round_no,
-            scored,
-            limit=limit,
-            answer=answer,
-            withdrawn=withdrawn,
-            aggregation=self._aggregation,
-            late=late,
-        )
+    def decide(self, closed: ClosedRound) -> dict[str, Verdict]:
+        """Return the verdict on each site that a round asked, with its weight; ``without_spoilers`` comes before."""
+        return decide(self._run, closed, self._aggregation)
 
     def combine(
-        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+        self, round_no: int, verdicts: Mapping[str, Verdict], update: Callable[[str], Update]
     ) -> dict[Path, FileEntry]:
         """Make the next global model of the answers that have a weight; without one the round ends as it began.
 
@@ -200,7 +188,7 @@ class RoundEngine:
             return {}
         # 2. The models are combined by their weights. Of what could not be sent nothing is kept.
         try:
-            return self._aggregation.aggregate(round_no, {site: answer(site) for site in given}, given)
+            return self._aggregation.aggregate(round_no, {site: update(site) for site in given}, given)
         except OverflowError:
             self._aggregation.leave(round_no)
             raise

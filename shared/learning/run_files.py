@@ -19,7 +19,7 @@ from pathlib import Path
 from shared.exchange import names
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.records.values import DecimalText, Digest, Record, Sentence
+from shared.exchange.records.values import DecimalText, Digest, Record, Sentence, sentence
 
 
 class Scored(Record):
@@ -29,6 +29,11 @@ class Scored(Record):
     theta: DecimalText | None
     epsilon: DecimalText | None = None
     reason: Sentence
+
+    @classmethod
+    def refused(cls, why: str) -> Scored:
+        """Return what the check of an answer gives that cannot count, and why, in any words."""
+        return cls(score=None, theta=None, epsilon=None, reason=sentence(why))
 
 
 class Late(Record):
@@ -83,7 +88,7 @@ class RunFiles(ABC):
         """Return a group that goes with the model which a round's answers were measured with."""
         return self._round(round_no) / f"settled-{group}{names.WEIGHTS_SUFFIX}"
 
-    def answer_path(self, round_no: int, site: str) -> Path:
+    def update_path(self, round_no: int, site: str) -> Path:
         """Return a site's model in the plain form."""
         return self._round(round_no) / "answers" / site / names.SITE_MODEL
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from shared.commands import AS_JSON, say
+from shared.commands import AS_JSON, show
 from site_client.commands import WORK
 from site_client.listing import list_runs, listing_text
 
@@ -17,5 +15,4 @@ from site_client.listing import list_runs, listing_text
 @WORK
 @AS_JSON
 def command(work: Path, as_json: bool) -> None:
-    runs = list_runs(work)
-    say(json.dumps([asdict(run) for run in runs], indent=2) if as_json else listing_text(runs))
+    show(list_runs(work), listing_text, as_json=as_json)

@@ -5,12 +5,11 @@ Read from the work directory alone; no daemon needs to run.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from shared.commands import say
+from shared.commands import show
 from site_client.commands import WORK
 from site_client.sent import sent as all_sent
 from site_client.sent import sent_text
@@ -21,5 +20,4 @@ from site_client.sent import sent_text
 @click.option("--since", metavar="DATE|DAYS", help="Only what was signed since a date, or in so many days.")
 @click.option("--json", "as_json", is_flag=True, help="For scripts; with every tensor's name and shape.")
 def command(work: Path, since: str | None, as_json: bool) -> None:
-    state = all_sent(work, since)
-    say(json.dumps(state, indent=2) if as_json else sent_text(state))
+    show(all_sent(work, since), sent_text, as_json=as_json)

@@ -13,13 +13,13 @@ from types import MappingProxyType
 import torch
 import yaml
 
-from aggregator.facts import ending_of
 from aggregator.folder_sync import FolderSync
 from aggregator.setup import encryption_key, initialise
 from aggregator.site import read_invite
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef
+from shared.exchange.order import ending_of
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.answers import Abort
 from shared.exchange.records.run import RunConfiguration

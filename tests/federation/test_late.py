@@ -22,7 +22,7 @@ from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.verdicts import CameLate, Verdict
 from shared.exchange.weights import TensorFile, write_tensors
 from shared.folder.local import LocalFolder
-from shared.learning.answers import MAY_COUNT_NEXT, decide, why_late
+from shared.learning.answers import MAY_COUNT_NEXT, ClosedRound, decide, why_late
 from shared.learning.late import STALENESS_WEIGHT, move_on
 from shared.learning.run_checks import check_together
 from shared.learning.run_files import Late, Scored
@@ -89,9 +89,8 @@ def verdicts(
 ) -> dict[str, Verdict]:
     came = {site: Late(update=DIGEST, scored=scored) for site, scored in late.items()}
     any_weights: Any = _Weigh()
-    return decide(
-        run, round_no, own, limit=0.5, answer=lambda site: site, withdrawn=withdrawn, aggregation=any_weights, late=came
-    )  # type: ignore[arg-type,return-value]
+    closed = ClosedRound(round_no, own, 0.5, lambda site: site, withdrawn, came)  # type: ignore[arg-type,return-value]
+    return decide(run, closed, any_weights)
 
 
 CHECKED = st.builds(

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from shared.exchange.records.run import BelowLast, Plugin
 from shared.exchange.records.verdicts import CameLate
 from shared.exchange.signing import KEY_FILE
 from shared.learning import plugins
-from shared.learning.aggregation import Answer
+from shared.learning.aggregation import Update
+from shared.learning.answers import ClosedRound
 from shared.learning.methods.contract import MODEL
 from shared.learning.run_files import Late, Scored
 from tests.canary import password_of
@@ -187,12 +189,13 @@ def test_it_holds_up_neither_a_site_s_verdict_nor_a_run_that_is_stopped(
     first = store.aggregate_path(0)
     checked = {"north": Scored(score="0.9", theta=None, reason="")}
 
-    def answer(_site: str) -> Answer:
-        return Answer({MODEL: first}, images=10)
+    def answer(_site: str) -> Update:
+        return Update({MODEL: first}, images=10)
 
     # 1. What becomes no number with a site's answer, and not with one that moves nothing, is held against the site.
     (place / "Decide-combine").write_text("nan nan")  # with all answers, and with this one alone
-    spoilt = work.verdicts(1, checked, limit=0.5, answer=answer, withdrawn=[])["north"]
+    closed = ClosedRound(1, checked, 0.5, answer)
+    spoilt = work.verdicts(closed)["north"]
     assert spoilt.status == "omitted"
     assert re.match("the answers cannot be worked on together with this one by shaky: .* would hold NaN", spoilt.reason)
     # 2. Once the run is stopped, nothing that fails is waited for.
@@ -200,11 +203,11 @@ def test_it_holds_up_neither_a_site_s_verdict_nor_a_run_that_is_stopped(
         (place / f"{question}-network").write_text("raises")
     store.request_stop()
     assert work.limit(first, BelowLast(below_last=0.5)) == 1
-    omitted = work.verdicts(1, checked, limit=0.5, answer=answer, withdrawn=[])["north"]
+    omitted = work.verdicts(closed)["north"]
     assert (omitted.status, omitted.weight) == ("omitted", None)
     assert omitted.reason == f"plug-in dropfed-shaky 0.1.0, weighing the answers of round 1: {RAISED}"
     late = {"north": Late(update="ab" * 32, scored=checked["north"])}
-    none = work.verdicts(1, {"north": None}, limit=0.5, answer=answer, withdrawn=[], late=late)["north"]
+    none = work.verdicts(replace(closed, checked={"north": None}, late=late))["north"]
     told = CameLate(update="ab" * 32, score="0.9", weight="1.0", reason="score 0.9000 exceeds the tolerance 0.5")
     assert (none.status, none.weight, none.late) == ("late", None, told)
     accepted = omitted.model_copy(update={"status": "accepted", "weight": "1.0"})

@@ -12,13 +12,13 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from aggregator.facts import ending_of as ending_at_aggregator
 from aggregator.store import withdrawal_of
 from shared.audit.reading import Reading
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
+from shared.exchange.order import ending_of
 from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.trust import open_record
@@ -26,7 +26,6 @@ from shared.folder.durable import hash_file, write_file
 from shared.folder.local import LocalFolder
 from shared.folder.meter import Direction
 from site_client.cli import main
-from site_client.facts import ending_of as ending_at_site
 from site_client.heartbeat import PUBLIC_TROUBLE, last_status
 from site_client.store import has_final, personal_path
 from tests.federation.hospital import Hospital
@@ -325,12 +324,12 @@ def test_a_withdrawal_that_the_final_model_has_not_read_comes_too_late_for_every
     hospital.live()
     hospital.send_final(run)
     hospital.live()
-    assert ending_at_site(hospital.daemon._ledger, RUN) == "finished"
+    assert ending_of(hospital.daemon._ledger, RUN) == "finished"
     assert (hospital.work / "final" / RUN).exists()  # its model is the site's
     assert "was over before the aggregator read that this site withdraws" in site(hospital, "status").output
     work_later(hospital.site)
     assert hospital.channel.ledger.message(MessageRef("withdrawal", RUN)) is not None
-    assert ending_at_aggregator(hospital.channel.ledger, RUN) == "finished"
+    assert ending_of(hospital.channel.ledger, RUN) == "finished"
     assert Reading(LocalFolder(hospital.drop)).ending(RUN) == "finished"
     assert verify(LocalFolder(hospital.drop)).findings == []
     agreed(hospital, run_configuration(run="another-run", sites=["north"], quorum=1))

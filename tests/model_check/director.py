@@ -12,11 +12,11 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from aggregator import rounds
-from aggregator.facts import early_offers, late_answer, may_be_offered_early, run_facts, site_facts
+from aggregator.facts import early_offers, late_update, may_be_offered_early, run_facts, site_facts
 from aggregator.store import withdrawal_of
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records.run import RunConfiguration
-from shared.learning.answers import SOUND, UNANSWERED, decide
+from shared.learning.answers import SOUND, UNANSWERED, ClosedRound, decide
 from shared.learning.run_files import Late, Scored
 from tests.federation.running import run_configuration
 from tests.model_check.exchanges import Known, called, known_at_desk, sent_messages, told_messages
@@ -316,19 +316,12 @@ def _closed(office: Office) -> dict[str, Desk]:
         scored[site] = score if office.desks[site].scored else None
     late = {}
     for site in participants:
-        if late_answer(office.known[site], run, round_no, was_late=office.desks[site].was_late) is not None:
+        if late_update(office.known[site], run, round_no, was_late=office.desks[site].was_late) is not None:
             late[site] = Late(update=_ANY_DIGEST, scored=Scored(score=None, theta=None, reason=""))
     any_model: Any = _AnyModel()
-    verdicts = decide(
-        run,
-        round_no,
-        scored,
-        limit=None,
-        answer=lambda site: site,  # type: ignore[arg-type,return-value]
-        withdrawn={site for site in participants if withdrawal_of(office.known[site], run.run) is not None},
-        aggregation=any_model,
-        late=late,
-    )
+    withdrawn = {site for site in participants if withdrawal_of(office.known[site], run.run) is not None}
+    closed = ClosedRound(round_no, scored, None, lambda site: site, withdrawn, late)  # type: ignore[arg-type,return-value]
+    verdicts = decide(run, closed, any_model)
     for site, verdict in verdicts.items():
         counts = verdict.status in SOUND
         message = office.known[site].message(update)

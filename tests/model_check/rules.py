@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aggregator import facts as facts_of_aggregator
 from aggregator import rounds as aggregator_rounds
 from shared.exchange.names import MessageRef
-from shared.exchange.order import Exchange, Linked, ending
-from site_client import facts as facts_of_site
+from shared.exchange.order import Exchange, Linked, ending, ending_of
 from site_client import rounds as site_rounds
 from tests.model_check.state import RUN, RUNS
 
@@ -88,11 +86,11 @@ class Rules:
 
     def ending_at_site(self, known: Exchange, run: str = RUN) -> str | None:
         """How a run ended, by the site's record."""
-        return self._as_it_was(known) or facts_of_site.ending_of(known, run)
+        return self._as_it_was(known) or ending_of(known, run)
 
     def ending_at_aggregator(self, known: Exchange, run: str = RUN) -> str | None:
         """How a run ended in a folder, by the aggregator's record."""
-        return self._as_it_was(known) or facts_of_aggregator.ending_of(known, run)
+        return self._as_it_was(known) or ending_of(known, run)
 
     def ending_by_audit(self, messages: Sequence[Linked], *, agreed: bool | None, run: str = RUN) -> str | None:
         """How a run ended in a folder, by its messages."""

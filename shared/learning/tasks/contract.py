@@ -102,6 +102,21 @@ def divided(found: Collection[SampleT], members: Members) -> Dataset[SampleT]:
     return Dataset(train, validation, test, found.classes, blocks=blocks)
 
 
+def trainable(dataset: Dataset[SampleT], what: str = "image", source: str = "images") -> Dataset[SampleT]:
+    """Return a dataset of which a batch can be normalised.
+
+    Args:
+        what: a sample is called.
+        source: where more samples come from.
+
+    Raises:
+        DataError: it has a single sample to train on.
+    """
+    if len(dataset.train) < 2:
+        raise DataError([f"the train split has a single {what}; training needs two or more: add {source}."])
+    return dataset
+
+
 def open_anew(
     task: Task[Any, SampleT],
     root: Path,

@@ -10,7 +10,6 @@ from typing import Generic, TypeVar, cast
 import torch
 from torch import nn
 
-from shared.errors import DataError
 from shared.learning.data.sets import Members
 from shared.learning.models.encoders import build_encoder
 from shared.learning.models.grading_network import learning
@@ -18,7 +17,7 @@ from shared.learning.models.layered_head import LayeredHead
 from shared.learning.models.weights import load_weights
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.classification import Classification, ImageT, balancing
-from shared.learning.tasks.contract import Collection, Dataset, divided
+from shared.learning.tasks.contract import Collection, Dataset, divided, trainable
 from shared.learning.tasks.terms import FrozenOptions
 
 FrozenOptionsT = TypeVar("FrozenOptionsT", bound=FrozenOptions)
@@ -34,9 +33,7 @@ class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
         raise NotImplementedError
 
     def open_dataset(self, root: Path, options: FrozenOptionsT, members: Members) -> Dataset[ImageT]:
-        dataset = divided(self.open_images(root, options), members)
-        if len(dataset.train) < 2:
-            raise DataError(["the train split has a single image; training needs two or more: add images."])
+        dataset = trainable(divided(self.open_images(root, options), members))
         is_whole = options.balance and not options.draws_to_balance
         return replace(dataset, repeats=balancing(dataset.train)) if is_whole else dataset
 

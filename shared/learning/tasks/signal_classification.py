@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import nn
 from typing_extensions import TypeVar
 
-from shared.errors import DataError
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.images import unlabelled_units
@@ -19,7 +18,7 @@ from shared.learning.data.sets import Members
 from shared.learning.data.time_series import Window
 from shared.learning.data.units import Unit
 from shared.learning.tasks.classification import OneClassEach
-from shared.learning.tasks.contract import Collection, Dataset, divided
+from shared.learning.tasks.contract import Collection, Dataset, divided, trainable
 from shared.learning.tasks.terms import SignalOptions
 
 OptionsT = TypeVar("OptionsT", bound=SignalOptions)
@@ -59,10 +58,7 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
         return unlabelled_units(path, (self.extension,))
 
     def open_dataset(self, root: Path, options: OptionsT, members: Members) -> Dataset[ExcerptT]:
-        dataset = divided(self.open_images(root, options), members)
-        if len(dataset.train) < 2:
-            raise DataError(["the train split has a single excerpt; training needs two or more: add recordings."])
-        return dataset
+        return trainable(divided(self.open_images(root, options), members), "excerpt", "recordings")
 
     def open_images(self, root: Path, options: OptionsT) -> Collection[ExcerptT]:
         samples = [

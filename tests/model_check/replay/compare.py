@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from aggregator.facts import ending_of
 from shared.audit.reading import Reading
 from shared.audit.verify import verified
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import handover_path
+from shared.exchange.order import ending_of
 from shared.exchange.trust import Message
 from shared.folder.local import LocalFolder
-from site_client import facts as facts_of_site
 from site_client.daemon import Turn
 from tests.model_check import director, hospital
 from tests.model_check.exchanges import CARD, Signed, known_at_desk, known_at_hospital, sent_messages, told_messages
@@ -169,7 +168,7 @@ def _compare_site(site: SiteOnDisk, name: str, folder: Folder, rules: Rules) -> 
     _same(f"{name} does next", site.decided, hospital.decided(folder, rules))
     for run in _offered(desk, rules) if at_site.read else ():
         expected = rules.ending_at_site(known_at_hospital(at_site, desk), run)
-        _same(f"the end of {run} by {name}", facts_of_site.ending_of(channel.ledger, run), expected)
+        _same(f"the end of {run} by {name}", ending_of(channel.ledger, run), expected)
 
 
 def _offered(desk: Desk, rules: Rules) -> list[str]:

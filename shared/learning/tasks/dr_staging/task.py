@@ -14,7 +14,6 @@ from typing import cast
 import torch
 from torch import nn
 
-from shared.errors import DataError
 from shared.learning.data.graded_images import (
     GRADED_EXTENSIONS,
     GradedImage,
@@ -32,7 +31,7 @@ from shared.learning.models.weights import load_weights
 from shared.learning.models.whole_networks import Renormalise
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.classification import Classification
-from shared.learning.tasks.contract import Collection, Dataset, divided
+from shared.learning.tasks.contract import Collection, Dataset, divided, trainable
 from shared.learning.tasks.dr_staging import terms
 from shared.learning.tasks.dr_staging.terms import DrOptions
 
@@ -63,10 +62,7 @@ class DrStaging(terms.DrStaging, Classification):
         return unlabelled_units(path, GRADED_EXTENSIONS)
 
     def open_dataset(self, root: Path, options: DrOptions, members: Members) -> Dataset[GradedImage]:
-        dataset = divided(self.open_images(root, options), members)
-        if len(dataset.train) < 2:
-            raise DataError(["the train split has a single image; training needs two or more: add images."])
-        return dataset
+        return trainable(divided(self.open_images(root, options), members))
 
     def open_images(self, root: Path, options: DrOptions) -> Collection[GradedImage]:
         folder = read_graded(root, options.image_size)
