@@ -296,7 +296,7 @@ def _troubles(reading: Reading, view: RunView) -> list[str]:
 
 
 def _next(reading: Reading, view: RunView, waited_for: list[str]) -> str | None:
-    """Return what happens then."""
+    """Return what happens once the run has what it waits for."""
     store, run, newest = reading.store, reading.run, len(view.rounds)
     if view.is_over:
         return "the run ends" if waited_for else None
