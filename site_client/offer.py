@@ -110,7 +110,7 @@ def why_over(work: Path, run: str) -> str | None:
 def why_refused(work: Path, run: str) -> str | None:
     """Return why the daemon would decline a run although a person agrees to it, or None.
 
-    It is None too if the reason is in the images, or if the settings cannot be read now.
+    It is None too if only reading the images would show the reason, or if the settings cannot be read now.
 
     Raises:
         ConfigurationError: no such run was offered here.

@@ -120,7 +120,7 @@ def _standing(
 
 
 def _since(work: Path, ledger: Mirror, status: Mapping[str, Any]) -> str | None:
-    """Return since when it waits for that, in UTC; None if that is not known."""
+    """Return since when the site waits for what it waits for, in UTC; None if that is not known."""
     if (paused_at := store.paused_at(work)) is not None:
         return time_text(paused_at)
     messages = [message for message in (ledger.last_from_peer(), *ledger.own_messages()[-1:]) if message]

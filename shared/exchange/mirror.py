@@ -136,7 +136,7 @@ class Mirror(Ledger):
         return self.root / ref.path / name
 
     def content(self, ref: MessageRef, name: str) -> bytes:
-        """Return the decrypted content of one small file, if it agrees with its accepted or signed manifest.
+        """Return a small file's decrypted content; of an accepted or signed message it must match the manifest.
 
         Raises:
             ActionRequiredError: it is missing here, or another.

@@ -21,7 +21,7 @@ def batch_norms(network: nn.Module) -> list[_BatchNorm]:
 
 @contextmanager
 def buffers_kept(network: nn.Module) -> Iterator[None]:
-    """Put the network's buffers back when the block ends, whatever it measured: a copy of them is small."""
+    """Put the network's buffers back when the block ends; copying them is cheap, copying the network is not."""
     before = {name: buffer.clone() for name, buffer in network.named_buffers()}
     try:
         yield

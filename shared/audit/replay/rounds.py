@@ -401,7 +401,7 @@ class Replayer:
         yield Step(number, what, "same", f"{shares}{of_agreed}: {digest}")
 
     def _missing_of_shares(self, found: Round) -> str | None:
-        """Return what the shares in a round follow from and is missing here, or may be; None if nothing is missing."""
+        """Return what is missing here of that from which the shares in a round follow; None if nothing is."""
         for site, verdict in sorted(found.verdicts.items()):
             if verdict.status not in SOUND and not verdict.share:
                 continue
