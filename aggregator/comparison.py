@@ -1,6 +1,6 @@
 """Runs side by side: what differs in their settings, how good the chosen models are, what became of answers, the cost.
 
-All of it is taken from the runs' views. What was not told, is undefined or has not come yet is None, never 0.
+All of it is taken from the runs' views. What was not reported, is undefined or has not come yet is None, never 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shared.plurals import pluralize
 
 @dataclass(frozen=True)
 class ChosenScores:
-    """The main score of the chosen aggregate at each site, as far as told, and the mean of those.
+    """The main score of the chosen aggregate at each site, as far as reported, and the mean of those.
 
     Args:
         support: what each is over, where the site answered.
@@ -30,7 +30,7 @@ class ChosenScores:
     mean: float | None
 
     def shown(self, site: str) -> str | None:
-        """Return a site's score with what it is over, for people; None where it was not told."""
+        """Return a site's score with what it is over, for people; None if it was not reported."""
         value, support = self.sites.get(site), self.support.get(site)
         return None if value is None or support is None else f"{short(value)} ({support.text})"
 
@@ -110,7 +110,7 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 
 
 def comparison_text(views: Sequence[RunView]) -> str:
-    """Runs as Markdown, a column for each."""
+    """Return the runs as Markdown, with a column for each."""
     names, runs = [view.run for view in views], [summary_of(view) for view in views]
     lines = _table("", names, {"outcome": [run.outcome or NONE for run in runs], "state": [run.state for run in runs]})
     differing = {
@@ -144,7 +144,7 @@ def _score_rows(runs: Sequence[Summary]) -> dict[str, list[str]]:
 
 
 def _mean(found: ChosenScores) -> str | None:
-    """Return the mean of the scores that were told, with how many those are; None where none was."""
+    """Return the mean of the reported scores, and how many those are; None if none was reported."""
     told = sum(value is not None for value in found.sites.values())
     return None if found.mean is None else f"{short(found.mean)} ({pluralize(told, 'site')})"
 

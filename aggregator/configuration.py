@@ -85,7 +85,7 @@ def is_aggregator(work: Path) -> bool:
 
 
 def require_aggregator(work: Path) -> None:
-    """Demand that a directory is an aggregator's, of who names it by an option.
+    """Check that a directory, which a person named by an option, is an aggregator's.
 
     Raises:
         ConfigurationError: there is no such directory, or it is none.

@@ -406,7 +406,7 @@ class Daemon:
                     self._sign(site, MessageRef("final" if is_final else "abort", run), files, newest)
 
     def _newest_of(self, site: str) -> str:
-        """What a message that is signed now answers: the newest that was accepted of a site, its card before the first.
+        """Return the digest that a message signed now answers: of the site's newest accepted message, or of its card.
 
         It is read before the facts are once more: a message that the folder-sync worker accepts in between is not
         answered, and one that forbids the action is seen.
@@ -458,7 +458,10 @@ class Daemon:
         return self._entries[model]
 
     def _ciphertext_of(self, model: Path) -> Ciphertext:
-        """The same for all sites, so that one upload serves them. No key is written down: a restart encrypts anew."""
+        """Return the encrypted model, the same for all sites, so that one upload serves them.
+
+        No key is written down: after a restart, a new key is drawn.
+        """
         if model not in self._ciphertexts:
             target = self._store.ciphertext_path(len(self._ciphertexts))
             self._ciphertexts[model] = encrypt(model, target)
@@ -469,7 +472,7 @@ class Daemon:
         self._store.clear_ciphertexts()
 
     def _round_files(self, round_no: int, site: str) -> dict[str, bytes | Path]:
-        """Payloads of a round at a site."""
+        """Return the payloads of a round at a site."""
         state = {
             names.state_file(group): self._store.state_path(round_no - 1, group) for group in self._sharing.to_site
         }
@@ -608,7 +611,7 @@ class _Waiting:
         self._saved_at = 0.0
 
     def seconds(self, round_no: int, *, passes: bool) -> float:
-        """Seconds waited in this stage so far; while the run is paused, no time ``passes``."""
+        """Return the seconds waited so far in this stage; while the run is paused, no time ``passes``."""
         now = time.monotonic()
         if round_no != self._round_no:
             self._begin(round_no, self._store.waited_s(round_no))
@@ -626,7 +629,7 @@ class _Waiting:
         self._begin(round_no, 0)
 
     def _save(self, round_no: int, seconds: float) -> None:
-        """Where the disk does not take it, only a restart knows less: its deadline is that much later."""
+        """Write down the seconds waited. If the disk refuses, the deadline after a restart is that much later."""
         with tolerate_unwritable(self._store.home):
             self._store.write_waited(round_no, seconds)
 

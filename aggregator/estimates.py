@@ -12,7 +12,7 @@ from shared.exchange.records.values import time_text
 
 
 def end_is_expected(view: RunView, now: float) -> str | None:
-    """When the run ends if each further round, the closing one too, takes as long as the median of the past ones."""
+    """Return when the run ends if each further round, the closing one too, takes the median time of the past ones."""
     began = [each.began for each in view.rounds]
     took = [later - earlier for earlier, later in pairwise(began) if earlier is not None and later is not None]
     left = view.configuration.rounds + 1 - len(began)

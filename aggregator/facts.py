@@ -30,7 +30,7 @@ class Memory(Protocol):
         """Whether the PI asked to stop."""
 
     def participants(self, round_no: int) -> tuple[str, ...]:
-        """Who takes part in an opened round."""
+        """Return the sites that take part in an opened round."""
 
     def score(self, round_no: int, site: str) -> object | None:
         """Return what the check of a site's answer gave; None before it."""

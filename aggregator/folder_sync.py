@@ -123,7 +123,7 @@ class FolderSync:
             self._wake.set()
 
     def cannot_have(self, run: RunConfiguration) -> str | None:
-        """Why a run cannot be sent to this site, or None: it is encrypted, and the keys for that are not there.
+        """Return why a run cannot be sent to this site (it is encrypted and keys are missing), or None.
 
         Raises:
             ActionRequiredError: the private key here is not the one that sites were shown.
@@ -375,7 +375,7 @@ class FolderSync:
             self.channel = channel
 
     def _note_doubt(self, doubt: DoubtfulError | None) -> None:
-        """Tell what a full look has found that does not hold, until one finds none: it holds up nothing else."""
+        """Report what a full look has found to be invalid, until a look finds nothing: no other work waits for it."""
         if doubt is None:
             self._doubt = None
             self._doubts.ends()

@@ -61,7 +61,7 @@ class Host:
         return check_record(values | {"ca_file": ca_file}, SiteAccess, f"--site {site}")
 
     def quota(self) -> int | None:
-        """Return what the aggregator's account may keep, in bytes; None without a limit, or if it is not told."""
+        """Return what the aggregator's account may keep, in bytes; None without a limit, or if it is not reported."""
         return None
 
     def look(self, site: str) -> Facts:
@@ -286,7 +286,7 @@ class Cloud(Host):
         return kept(self._work / SITES_PASSWORDS / site)
 
     def _new_password(self, site: str) -> str:
-        """A password for a site, on disk before the server knows it. One that never was in use is taken again."""
+        """Return a password for a site, on disk before the server knows it; an unused one is taken again."""
         password = self._password(site)
         if password is None or invite_path(self._work, site).exists():
             # longer than any policy asks, and with all the kinds of characters that some ask for

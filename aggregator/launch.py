@@ -131,7 +131,7 @@ def begin_early(work: Path, run_yaml: Path, stop: threading.Event) -> Begun:
 
 
 def require_named(run_yaml: Path, run: str) -> None:
-    """Demand that a file is of the run that it was of when it was named.
+    """Check that a file still describes the run that it described when it was named.
 
     Raises:
         ConfigurationError: it is of another by now.

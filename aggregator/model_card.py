@@ -68,7 +68,7 @@ INTENDED_USE = (
 )
 LIMITS = (
     "How it does on images of other cameras, clinics or patients than the sites' is not known.",
-    "Scores are what each site measured on its own images and told of them; small numbers are withheld.",
+    "Scores are what each site measured on its own images and reported; small numbers are withheld.",
     "Who the patients are and which devices took the images was not reported.",
 )
 NOT_WHOLE = (

@@ -128,7 +128,7 @@ class ModelCard:
 
 
 def card_text(card: ModelCard) -> str:
-    """Return the card in words; what nobody told says so."""
+    """Return the card in words; what was not reported says so."""
     model, run = card.model, card.run
     facts = {
         "task": run.task,
@@ -213,7 +213,7 @@ def _sites(card: ModelCard) -> list[str]:
 def _scores(card: ModelCard) -> list[str]:
     validation, test = card.scores.validation, card.scores.test
     rows = [[site, validation.shown(site), _tested(card, site)] for site in card.sites]
-    rows.append(["mean over the sites that told", _score(validation.mean), _score(test.mean)])
+    rows.append(["mean over the sites that reported it", _score(validation.mean), _score(test.mean)])
     if card.run.configuration.get("baseline") is None:
         return _table(("site", "validation", "test"), rows)
     alone = {name: site.gain.alone for name, site in card.sites.items() if site.gain}

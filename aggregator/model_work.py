@@ -291,7 +291,7 @@ class Apart:
             raise PluginError(f"{self._named(question)}: came to the score {score}, which is none from 0 to 1")
 
     def _require_verdicts(self, verdicts: Mapping[str, Verdict], question: Decide) -> None:
-        """Demand verdicts on just the sites that were asked, which say what the checks gave, and weights.
+        """Check that the verdicts are on just the sites that were asked, and agree with the checks and the weights.
 
         Raises:
             PluginError: they are others.
@@ -479,7 +479,7 @@ class Check(Question[Scored]):
         return scored
 
     def _try_without(self, learning: Learning, aggregation: Aggregation, ref: MessageRef) -> None:
-        """Do the same with an answer that moves nothing: what is raised then is not the site's doing."""
+        """Check an answer that moves nothing in the same way: what is raised then is not the site's doing."""
         still = _still(self.here.making(ref.round_no, self.made), learning.division, ref.round_no, self.images)
         learning.heldout.score(still.files[MODEL], "the model that the site received")
         _not_refused(lambda: aggregation.require_plausible(ref, self.site, still.files, self.images))

@@ -174,7 +174,7 @@ def preset_of(task: str, name: str) -> dict[str, Any]:
 
 
 def _presets() -> dict[str, Any]:
-    """By name, and by task."""
+    """Return the presets by name and by task."""
     folder = files("configs") / "presets"
     return {
         path.name.removesuffix(".yaml"): yaml_text.parse(path.read_bytes(), KEPT_BYTES)
@@ -261,7 +261,7 @@ def _summary(method: str) -> str:
 
 
 def require_free(output: Path) -> Path:
-    """Demand that a new file can be written there.
+    """Check that a new file can be written at this path; return the path.
 
     Raises:
         ConfigurationError: something is there already.
@@ -342,7 +342,7 @@ def _over_rounds(rate: Mapping[str, Any], rounds: int) -> dict[str, Any]:
 
 
 def _for_sgd(rate: Mapping[str, Any]) -> dict[str, Any]:
-    """A learning rate of Adam, whose steps are as long as it says, in SGD's numbers, whose gradients are small."""
+    """Convert a learning rate of Adam, whose steps are as long as it says, for SGD, whose gradients are small."""
     longer = {name: float(f"{_SGD_FOR_ADAM * rate[name]:.2g}") for name in ("initial", "final") if name in rate}
     return {**rate, **longer}
 
@@ -357,7 +357,7 @@ def _own_choices(said: Mapping[str, Any]) -> dict[str, Any]:
 def _settled(
     lines: Sequence[str], said: Mapping[str, Any], wanted: Mapping[str, Any], reason: str, indent: str = ""
 ) -> list[str]:
-    """Lines of settings that say something else, each comment in its place.
+    """Return the lines of settings with other values, each comment in its place.
 
     Args:
         said: what they say.
@@ -391,8 +391,9 @@ def _block(key: str, values: Mapping[str, Any], indent: str) -> list[str]:
 
 
 def _entries(lines: Iterable[str], indent: str) -> list[tuple[str, list[str]]]:
-    """Each key's lines: its own, and those that go on with its value or its comment; blank lines and what follows them
-    have no key.
+    """Return each key with its lines: its own, and those that continue its value or its comment.
+
+    Blank lines and what follows them have no key.
     """
     entries: list[tuple[str, list[str]]] = [("", [])]
     for line in lines:

@@ -165,7 +165,7 @@ def _export(module: nn.Module, example: Tensor, path: Path, axes: Mapping[int, s
 
 
 def _xlogy(graph: Any, factor: Any, of: Any) -> Any:
-    """x · log y, and 0 where x is 0: an operation of the entropy that PyTorch's exporter does not know."""
+    """Return x · log y, and 0 where x is 0: an operation of the entropy that PyTorch's exporter does not know."""
     zero = graph.op("Constant", value_t=torch.tensor(0.0))
     return graph.op("Where", graph.op("Equal", factor, zero), zero, graph.op("Mul", factor, graph.op("Log", of)))
 

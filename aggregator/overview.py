@@ -53,7 +53,7 @@ class Heartbeat:
 
     @property
     def text(self) -> str:
-        """The same in words, without its trouble."""
+        """The heartbeat in words, without its trouble."""
         return status_text(vars(self))
 
 
@@ -120,8 +120,9 @@ Read = TypeVar("Read")
 
 
 def read_run_in_turn(work: Path, read: Callable[[Reading], Read]) -> Read:
-    """What ``read`` says of the run whose turn it is, or was last, all of it of one moment: it is said again where a
-    daemon changed the run meanwhile.
+    """Return what ``read`` finds of the run whose turn it is, or was last, as of one moment.
+
+    If a daemon changes the run meanwhile, ``read`` is called again.
 
     Raises:
         ConfigurationError: there is no such directory, or no run was launched here yet.
@@ -186,7 +187,7 @@ def overview_of(reading: Reading, view: RunView) -> Overview:
 
 
 def overview_text(state: Overview) -> str:
-    """Return the same for people."""
+    """Return the overview in words, for people."""
     is_closing = state.is_closing_round and not state.final_model
     where = "the closing round" if is_closing else f"round {state.round} of {state.rounds}"
     lines = [f"outcome: {state.outcome.text}"] if state.outcome else []
@@ -239,7 +240,7 @@ def waiting_text(work: Path, store: RunStore) -> str:
 def _told_software(there: str | None, here: str) -> str:
     """Return which dropfed a site works with, and what to do if another than this one does not go well with it."""
     if there is None or release(there) == release(here):
-        return there or "not told"
+        return there or "not reported"
     return f"{there}, and here {here}: the older one may refuse what the newer asks; update both to one version"
 
 
@@ -322,7 +323,7 @@ def _state(store: RunStore, view: RunView, waited_for: list[str]) -> str:
 
 
 def _site(reading: Reading, view: RunView, site: str, now: float, *, is_awaited: bool, goes_on: bool) -> SiteOverview:
-    """Of a run that is over, what stood in the way of a site that nothing is awaited of does not matter any more."""
+    """Return how a site stands in a run; its troubles are left out once nothing more is awaited of it."""
     ledger, home = reading.ledgers.get(site), reading.work / "sites" / site
     heartbeat = _heartbeat(home / names.STATUS, ledger, now)
     is_expected = is_awaited and goes_on and not (heartbeat and heartbeat.phase == "paused")
@@ -350,7 +351,7 @@ def _card_software(home: Path, ledger: Mirror | None) -> str | None:
 
 
 def _trouble(path: Path) -> tuple[str, str] | tuple[None, None]:
-    """What stands in the way, and since when; the folder-sync worker writes it once, and removes it when it is over."""
+    """Return what stands in the way and since when, as the folder-sync worker has noted it."""
     try:
         return path.read_text().rstrip("."), time_text(path.stat().st_mtime)
     except FileNotFoundError:
@@ -366,9 +367,7 @@ def _new_key(ledger: Mirror | None) -> str | None:
 
 
 def _heartbeat(path: Path, ledger: Mirror | None, now: float) -> Heartbeat | None:
-    """What the site last said of itself, as the folder-sync worker kept it; None before it said anything, or if it is
-    damaged.
-    """
+    """Return what the site last said of itself; None if it said nothing yet, or that is damaged."""
     if ledger is None or not path.exists():
         return None
     try:
@@ -415,7 +414,7 @@ def _phase(reading: Reading, view: RunView, site: str) -> str:
 
 
 def _at_the_end(reading: Reading, view: RunView, ledger: Mirror, site: str) -> str:
-    """Of a site that did not end the run itself."""
+    """Return how a run ended at a site that did not end it itself."""
     said, owes = view.sites[site], is_owed(reading.work / "sites" / site, ledger, reading.store)
     if ledger.message(MessageRef("offer", view.run)) is None:
         return "not asked"

@@ -95,7 +95,7 @@ class Share(_FromServer):
 
 @dataclass(frozen=True)
 class Account:
-    """An account as an administrator sees it; ``quota``: in bytes, None without one or if it is not told."""
+    """An account as an administrator sees it; ``quota``: in bytes, None without one or if it is not reported."""
 
     is_enabled: bool
     quota: int | None

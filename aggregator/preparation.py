@@ -212,7 +212,7 @@ def prepare(work: Path, run_yaml: Path, *, waits: bool = False, remark_again: bo
 def _require_as_written(
     run: RunConfiguration, written: RunConfiguration, plugins: list[Plugin], store: RunStore
 ) -> None:
-    """Demand of a run as a plug-in's process has written it out that it says nothing else than RUN.yaml does.
+    """Check that a run, as a plug-in's process has written it out, says nothing else than RUN.yaml does.
 
     Raises:
         PluginError: it does.
@@ -298,7 +298,7 @@ def read_run(run_yaml: Path) -> RunConfiguration:
 
 
 def run_problems(run: RunConfiguration, configuration: AggregatorConfiguration, work: Path, where: str) -> list[str]:
-    """What is wrong with a run's settings, and with how they fit together: sites, options, combination, privacy, ….
+    """Return what is wrong with a run's settings, and with how they fit together: sites, options, privacy, ….
 
     Args:
         where: the file, as people are told it.
@@ -366,7 +366,7 @@ def _remarks(
     untrained: float | None,
     by_default: Sequence[str],
 ) -> Iterator[Finding]:
-    """What a PI should know of a run that can be launched, and may want to change before its sites agree to it.
+    """Yield what a PI should know of a run that can be launched, and may want to change before its sites agree to it.
 
     Args:
         untrained: the score in [0, 1] of the first model on the held-out images; None of a run without a tolerance.
@@ -425,7 +425,7 @@ def _remarks(
 
 
 def _about_beginning(work: Path, run: RunConfiguration, division: Sharing) -> Iterator[Finding]:
-    """Say with which model training begins, and which file each site must have for that."""
+    """Yield a finding: with which model training begins, and which file each site must have for that."""
     if run.start is not None:
         what = "training begins with" if run.rounds else "sites score"
         yield Finding("note", f"start: {what} the model of {run.start.name}, SHA-256 {run.start.sha256}")
@@ -439,7 +439,7 @@ def _about_beginning(work: Path, run: RunConfiguration, division: Sharing) -> It
 
 
 def _about_size(options: Options) -> Iterator[Finding]:
-    """Say where images have another size than those that published weights come from."""
+    """Yield a finding if images have another size than those that published weights come from."""
     encoder, side = getattr(options, "encoder", None), getattr(options, "image_size", None)
     if encoder is None or encoder in ENCODERS or base_weights(options) is None:
         return
@@ -461,7 +461,7 @@ def _about_pairs(work: Path, run: RunConfiguration) -> Iterator[Finding]:
 
 
 def _about_batch_norm(learning: Learning) -> Iterator[Finding]:
-    """Say by what BatchNorm normalises, which sites with little memory choose."""
+    """Yield a finding about the batches by which BatchNorm normalises: a site with little memory divides them."""
     size = learning.run.batch_size
     if learning.run.rounds and size > 1 and batch_norms(learning.model):
         divided = f"at a site that sets micro_batch by its parts of a batch, whose size {names.METRICS} tells"
@@ -469,7 +469,7 @@ def _about_batch_norm(learning: Learning) -> Iterator[Finding]:
 
 
 def _about_code(run: RunConfiguration) -> Iterator[Finding]:
-    """Say whose code works in a run beside dropfed's own."""
+    """Yield a finding about each piece of code in a run beside dropfed's own."""
     for plugin in run.plugins:
         needs = "each site needs these very files, and a policy that allows them"
         yield Finding("note", f"plug-in: {plugin.in_full}; {needs}")
@@ -480,7 +480,7 @@ def _about_code(run: RunConfiguration) -> Iterator[Finding]:
 
 
 def _about_learning_rate(run: RunConfiguration) -> Iterator[Finding]:
-    """Say where a cosine does not fall just once."""
+    """Yield a finding if a cosine does not fall just once."""
     rate = run.learning_rate
     if isinstance(rate, Cosine) and rate.period != run.rounds and run.rounds:
         does = "begins anew after each of its periods" if rate.period < run.rounds else "has not fallen to its final"
@@ -490,7 +490,7 @@ def _about_learning_rate(run: RunConfiguration) -> Iterator[Finding]:
 
 
 def _about_scoring(run: RunConfiguration) -> Iterator[Finding]:
-    """Say what a run saves whose sites do not score every round, and what a model trained alone at each costs."""
+    """Yield findings: what scoring only some rounds saves, and what a model trained alone at each site costs."""
     if run.baseline is not None:
         twice = "sites train about twice as long; one that misses the first round has no model alone"
         yield Finding("note", f"baseline: {twice}")
@@ -521,7 +521,7 @@ def ended_already(run: str) -> str:
 
 
 def _about_tolerance(learning: Learning, score: float | None) -> Finding:
-    """What the run's tolerance does to the model of the beginning, and which to take where that is not good."""
+    """Return what the run's tolerance does to the initial model, and which tolerance to take if that is not good."""
     tolerance = learning.run.tolerance
     if not learning.run.rounds:
         return Finding("note", "tolerance: rounds: 0 trains nothing, so that no model is compared with it")
@@ -546,7 +546,7 @@ def _about_tolerance(learning: Learning, score: float | None) -> Finding:
 
 
 def _sizes_of_a_round(learning: Learning) -> tuple[int, int]:
-    """Bytes of the weights that go to a site, and come back, in a round that trains."""
+    """Return how many bytes of weights go to a site, and come back, in a training round."""
     division, width = learning.division, 4 if learning.run.wire.numbers == "float32" else 2
     model = sum(prod(listed.shape) for listed in division.tensors.values()) * width
     beside = {
@@ -615,7 +615,7 @@ def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorC
 
 
 def _require_keys(work: Path, run: RunConfiguration, site: str) -> None:
-    """Demand of a run that is to be encrypted that a site, if it is enrolled, and this machine have keys for that.
+    """Check that a site, if it is enrolled, and this machine have the keys that an encrypted run needs.
 
     Raises:
         ConfigurationError: one has shown no key.
@@ -644,10 +644,9 @@ class _Parts:
 def _parts(
     work: Path, where: str, configuration: AggregatorConfiguration, run: RunConfiguration, problems: list[str]
 ) -> _Parts | None:
-    """What a run begins with, or goes on with.
+    """Return what a run begins with, or goes on with; None if one part is missing.
 
-    None where one of them cannot be had. What is wrong with images and weights is then among the problems; what is
-    wrong with the settings is there already.
+    What is wrong with images and weights is added to ``problems``; what is wrong with the settings is there already.
     """
     settings = _found([], lambda: _opened(run))
     if settings is None:
@@ -713,8 +712,9 @@ def _held_out(work: Path, configuration: AggregatorConfiguration, task: Task, op
 
 
 def _by_default(written: RunConfiguration, run: RunConfiguration) -> Iterator[str]:
-    """What counts in a run and was not written: a block of which nothing was by its name, others with their value.
-    Plug-ins are told by themselves.
+    """Yield the values that count in a run and were not written.
+
+    A block is named if nothing of it was written, others with their value. Plug-ins are reported by themselves.
     """
     said = written.model_dump(mode="json", exclude_unset=True)
     for key, value in run.model_dump(mode="json", exclude={"plugins"}).items():

@@ -38,7 +38,7 @@ class Rotation:
 
 
 def require_rotatable(work: Path) -> tuple[SigningKey, dict[str, Mirror]]:
-    """Demand that there is a key here that can hand over; return it, and what was exchanged with each hospital.
+    """Check that there is a key here that can hand over; return it, and what was exchanged with each hospital.
 
     Raises:
         ConfigurationError: no hospital has joined yet.

@@ -1,6 +1,6 @@
 """What the aggregator does next: facts in, a list of small actions out. Pure; it opens nothing.
 
-A run passes through these stages, each left only forwards:
+A run passes through these stages, each left only forwards (protocol 6.4 and 6.5):
 
     consent   every site that is enrolled gets the offer; the run starts when all have answered, or at the
               consent deadline with a quorum of yes
@@ -213,36 +213,45 @@ Action = OpenRound | AskMore | Score | CloseRound | Aggregate | ChooseFinal | Ab
 
 def decide(run: RunFacts) -> list[Action]:
     """Return what can be done now; an empty list means wait (or, once the run is over, that all is done)."""
+    # 1. A run that is over is ended in every folder that has its offer (protocol 6.1).
     if run.final_chosen or run.aborted:
         return [end for site in run.sites if (end := due_end(site, final_chosen=run.final_chosen)) is not None]
+    # 2. Every enrolled site is asked, also while rounds go on: who consents late is asked from the next round on.
     offers: list[Action] = [
         SignOffer(site.name) for site in run.sites if site.enrolled and not site.offered and not run.stop_requested
     ]
+    # 3. Before the first round the consents are awaited; then a round is collected, and settled once it has closed
+    #    (protocol 6.4).
     if run.round_no == 0:
         return offers + _start(run)
     return offers + (_settle(run) if run.closed else _collect(run))
 
 
 def due_end(site: SiteFacts, *, final_chosen: bool) -> SignFinal | SignAbort | None:
-    """What tells a site that a run is over, if it is still to be told: one that declined or withdrew has ended it."""
+    """Return the message that tells a site that the run is over, or None if the site knows it or was never asked."""
     if not site.offered or site.ended or site.withdrawn or site.consent is False:
         return None
+    # A site that has not answered the offer gets no final model: there the run is aborted (protocol 6.1).
     return SignFinal(site.name) if final_chosen and site.consent else SignAbort(site.name)
 
 
 def _start(run: RunFacts) -> list[Action]:
     left = len(run.available)
     all_answered = all(site.consent is not None or site.consent_refused for site in run.sites)
+    # Stopped by the PI: what the run began with is then the only model to choose.
     if run.stop_requested:
         return [ChooseFinal("the PI stopped the run before its first round")]
+    # Nobody is left who could still agree (protocol 6.4).
     if all_answered and left < run.quorum:
         return [Abort(f"only {left} of {pluralize(len(run.sites), 'site')} agreed, the quorum is {run.quorum}")]
     if left >= run.quorum and not run.paused and (all_answered or run.waited_s >= run.consent_deadline_s):
         return [_open(run, 1)]
+    # Otherwise the run waits, also after the deadline.
     return []
 
 
 def _open(run: RunFacts, round_no: int) -> OpenRound:
+    # The closing round asks every site, so that the last aggregate is scored by all (protocol 6.9).
     if round_no == run.closing_round:
         count = len(run.sites)
     else:
@@ -261,22 +270,28 @@ def _first(run: RunFacts, round_no: int, sites: Collection[str], count: int) -> 
 
 
 def _collect(run: RunFacts) -> list[Action]:
+    # 1. Who has answered, who still can, and who could be asked besides.
     participants = [site for site in run.sites if site.takes_part]
     answered = [site for site in participants if site.answered]
     owing = [site for site in participants if site.available and not site.answered]
     spare = [site.name for site in run.sites if site.available and not site.takes_part]
+    # 2. Further sites are asked for what a quorum lacks even if all who owe an answer give it; once the deadline has
+    #    passed, nobody is counted on (protocol 6.9).
     to_come = 0 if run.overdue else len(owing)
     missing = run.quorum - len(answered) - to_come
     asks_more = missing > 0 and bool(spare)
     to_score: list[Action] = [Score(site.name, run.round_no) for site in answered if not site.scored]
-    # Nobody is sent a round that closes, nor asked for anything while the run is paused.
+    # 3. The round closes once all that came is scored (protocol 6.4, step 6). Nobody is sent a round that closes.
     if run.stop_requested or (not asks_more and _may_close(run, len(answered), len(owing))):
         return to_score or [CloseRound(run.round_no)]
+    # 4. A paused run scores what came, and asks nobody for anything.
     if run.paused:
         return to_score
+    # 5. Whoever is due the round gets it, and what came is scored (protocol 6.4, steps 2 and 4) ...
     to_send: list[Action] = [SignRound(site.name, run.round_no) for site in run.sites if site.may_be_sent_round]
     if to_send or to_score:
         return to_send + to_score
+    # 6. ... before further sites are asked (step 5).
     if asks_more:
         return [AskMore(run.round_no, _first(run, run.round_no, spare, missing), run.available)]
     return []
@@ -284,16 +299,21 @@ def _collect(run: RunFacts) -> list[Action]:
 
 def _may_close(run: RunFacts, answered: int, owing: int) -> bool:
     """Return whether the open round has what it waits for, or will never have it."""
+    # All have answered or withdrawn.
     if not owing:
         return True
+    # A quorum has: the others have until the deadline, but for a method that asks in turn, which wants one answer.
     if answered >= run.quorum:
         return run.overdue or (run.in_turn and run.round_no != run.closing_round)
+    # There is no quorum, and after the deadline none can come any more.
     return run.overdue and answered + owing < run.quorum
 
 
 def _settle(run: RunFacts) -> list[Action]:
+    # 1. The accepted models are combined (protocol 6.4, step 7); the closing round has none.
     if not run.aggregated and run.round_no <= run.rounds:
         return [Aggregate(run.round_no)]
+    # 2. Each site that was sent the round is told its verdict (step 8), and only then the run goes on (step 9).
     verdicts: list[Action] = [
         SignVerdict(site.name, run.round_no)
         for site in run.sites
@@ -303,7 +323,7 @@ def _settle(run: RunFacts) -> list[Action]:
 
 
 def _go_on(run: RunFacts) -> list[Action]:
-    """Return what follows a round that is settled."""
+    """Return what follows a round that is settled: the first that holds (protocol 6.5)."""
     if run.round_no == run.closing_round:
         return [ChooseFinal()]
     if run.stop_requested:

@@ -59,7 +59,7 @@ class Support:
 
     Args:
         images: as count text.
-        interval: between what the score lies with 95 % confidence, if that is told.
+        interval: between what the score lies with 95 % confidence, if that is reported.
     """
 
     images: str
@@ -67,7 +67,7 @@ class Support:
 
     @property
     def text(self) -> str:
-        """The same for people."""
+        """The images and the interval in words, for people."""
         interval = f"95 % interval {range_text(self.interval)}, " if self.interval else ""
         return f"{interval}{self.images} images"
 
@@ -79,7 +79,7 @@ def range_text(interval: tuple[float, float]) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """What a site told of the model that it received; ``images`` as count text."""
+    """What a site reported of the model that it received; ``images`` as count text."""
 
     images: str
     loss: float | None
@@ -100,7 +100,7 @@ class Row:
         }
 
     def interval(self, score: str) -> tuple[float, float] | None:
-        """Return between what a score from 0 to 1 lies, with 95 % confidence by its standard error, if that is told."""
+        """Return the 95 % confidence interval of a score from 0 to 1; None if its standard error is not reported."""
         value, error = self.scores.get(score), self.scores.get(error_of(score))
         if value is None or error is None:
             return None
@@ -111,8 +111,9 @@ class Row:
         return Support(self.images, self.interval(score))
 
     def difference(self, score: str) -> tuple[float, float, float] | None:
-        """Return how much greater a score is than that of the model that the run began with, on the same images, and
-        between what that lies with 95 % confidence, if both are told.
+        """Return how much greater a score is than the first model's, and the two ends of its 95 % confidence interval.
+
+        The first model is the one that the run began with, on the same images. None if either number is not reported.
         """
         column = difference_of(score)
         value, error = self.scores.get(column), self.scores.get(error_of(column))
@@ -123,7 +124,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Part:
-    """One site's part in one round: what it told, its verdict, and what was exchanged.
+    """One site's part in one round: what it reported, its verdict, and what was exchanged.
 
     ``answered`` is by the site's clock, all else by the aggregator's. ``seconds``: from signing the round to signing
     its verdict. Bytes are those of the messages, manifests included.
@@ -145,7 +146,7 @@ class Part:
     seconds: int | None = None
 
     def row(self, split: Split) -> Row | None:
-        """Return what it told on one split."""
+        """Return the scores that the site reported on one split; None if it reported none."""
         return self.validation if split == "validation" else self.test
 
     @property
@@ -165,7 +166,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Round:
-    """One opened round: what each site that was asked did, and the means of what they told."""
+    """One opened round: what each site that was asked did, and the means of what they reported."""
 
     round: int
     trains: bool
@@ -257,12 +258,12 @@ class RunView:
         return next((each for each in self.rounds if each.received_aggregate == aggregate), None)
 
     def receivers(self, aggregate: int) -> dict[str, Part]:
-        """The sites that received an aggregate, in the order of the run's list, with their part in that round."""
+        """Return the sites that received an aggregate, in the run's order, with their part in that round."""
         found = self.scoring(aggregate)
         return {site: found.sites[site] for site in self.configuration.sites if site in found.sites} if found else {}
 
     def frame(self) -> DataFrame:
-        """Return a row for each number that a site could tell of a model that it received; NaN where it told none."""
+        """Return a row for each number that a site could report of a model that it received; NaN if it did not."""
         from pandas import DataFrame  # noqa: PLC0415  (who asks for no frame need not load it)
 
         rows = [

@@ -49,7 +49,7 @@ def initialise(
 
     Args:
         urls: each site's folder by the site's name.
-        site_urls: the same as the site reaches it, where that is another address.
+        site_urls: each site's folder as the site reaches it, if its address is another.
 
     Returns:
         The files written.
@@ -161,7 +161,7 @@ def settle(
 
 
 def encryption_key(work: Path) -> EncryptionKey:
-    """This machine's encryption key, made when it is first asked for.
+    """Return this machine's encryption key, made when it is first asked for.
 
     Raises:
         ActionRequiredError: it is missing, and sites know it.
@@ -172,7 +172,7 @@ def encryption_key(work: Path) -> EncryptionKey:
 
 
 def _extended(path: Path, configuration: AggregatorConfiguration, sites: Mapping[str, SiteAccess]) -> bytes:
-    """``aggregator.yaml`` with every site of ``sites``; each line that is there stays as it is.
+    """Return ``aggregator.yaml`` with every site of ``sites``; each line that is there stays as it is.
 
     Raises:
         ConfigurationError: it is not laid out as ``init`` does it, so that a person has to add them.

@@ -41,10 +41,14 @@ class Sink(Protocol):
     """Where the curves of one run are drawn."""
 
     def write(self, rounds: Sequence[Settled]) -> None:
-        """Write what it lacks of these rounds: all that are settled, in order."""
+        """Write what is missing here of these rounds: all that are settled, in order."""
 
     def end(self, chosen_round: int | None) -> None:
-        """Note that the run has ended; None: it never started. May be told again."""
+        """Record that the run has ended; a second call changes nothing.
+
+        Args:
+            chosen_round: whose aggregate was chosen; None if the run never started.
+        """
 
 
 class TensorBoard:
@@ -58,7 +62,7 @@ class TensorBoard:
         self._folder = folder
 
     def write(self, rounds: Sequence[Settled]) -> None:
-        """One file for each round that has none."""
+        """Write one file for each round that has none."""
         for settled in rounds:
             path = self._folder / f"events.out.tfevents.{settled.round_no:010d}.dropfed"
             if not path.exists():
@@ -67,7 +71,7 @@ class TensorBoard:
                 begun.replace(path)
 
     def end(self, chosen_round: int | None) -> None:
-        """Nothing: event files know no end."""
+        """Do nothing: event files know no end."""
 
 
 def _event_file(settled: Settled) -> bytes:
@@ -111,7 +115,7 @@ class Mlflow:
         self._has_written = False  # what was there before may end in the midst of a round
 
     def write(self, rounds: Sequence[Settled]) -> None:
-        """The points of each round that is not done; of one that was begun before, those that are missing."""
+        """Log the points of each round that is not done; of a round that was begun before, only the missing ones."""
         from mlflow.entities import Metric  # noqa: PLC0415  (an extra)
 
         for settled in rounds:
@@ -128,7 +132,7 @@ class Mlflow:
             self._done.add(settled.round_no)
 
     def end(self, chosen_round: int | None) -> None:
-        """Say which aggregate was chosen, and that no more comes."""
+        """Record which aggregate was chosen, and that the run is over."""
         if chosen_round is not None:
             self._client.set_tag(self._id, "dropfed.chosen_round", str(chosen_round))
         self._client.set_terminated(self._id, "FAILED" if chosen_round is None else "FINISHED")

@@ -51,12 +51,12 @@ def peer_of(federation: Federation) -> Peer:
 
 
 def lacks_messages(home: Path, ledger: Mirror) -> bool:
-    """Whether the folder of the site whose files are in ``home`` is not known to have all that we signed for it."""
+    """Return whether the folder of a site, whose files are in ``home``, may still lack messages that we signed."""
     return _published_head(home).seq < ledger.own_head.seq
 
 
 def is_published(home: Path, message: Message) -> bool:
-    """Whether the folder of the site whose files are in ``home`` is known to have a message that we signed for it."""
+    """Return whether the folder of a site, whose files are in ``home``, is known to have a message that we signed."""
     return message.manifest.seq <= _published_head(home).seq
 
 

@@ -120,7 +120,7 @@ class RunStore(RunFiles):
                 write_file(path, dump_yaml(record))
 
     def was_begun_as(self, configuration: RunConfiguration) -> bool:
-        """Whether the run was begun with just this configuration, be it by a version in which a run said less."""
+        """Return whether the run was begun with just this configuration, also by a version in which a run said less."""
         path = self.home / names.RUN_CONFIGURATION
         return path.exists() and path.read_bytes() == dump_yaml(configuration)
 
@@ -133,7 +133,7 @@ class RunStore(RunFiles):
         return self.configuration() if (self.home / names.RUN_CONFIGURATION).exists() else None
 
     def require_same(self, configuration: RunConfiguration, sharing: Sharing) -> None:
-        """Demand that the run, if it was begun at all, was begun with this configuration; nothing is written.
+        """Check that the run, if it was begun at all, was begun with this configuration; nothing is written.
 
         Raises:
             ConfigurationError: as ``begin``.
@@ -169,7 +169,7 @@ class RunStore(RunFiles):
             raise ConfigurationError([f"{error.problems[0]}: the file is damaged; put it back from {where}"]) from None
 
     def offer_files(self) -> dict[str, bytes | Path]:
-        """Payloads of the offer."""
+        """Return the payloads of the offer."""
         files: dict[str, bytes | Path] = {
             name: (self.home / name).read_bytes() for name in (names.RUN_CONFIGURATION, names.TENSORS)
         }
@@ -204,12 +204,12 @@ class RunStore(RunFiles):
         self._write(self._opened(round_no), Opened(askings=[*self._askings(round_no), asking]))
 
     def agreed(self, round_no: int) -> int:
-        """How many sites had agreed to the run when somebody was last asked in a round; who has withdrawn counts."""
+        """Return how many sites had agreed to the run when somebody was last asked in a round; withdrawn ones count."""
         rounds = range(1, round_no + 1)
         return len({site for number in rounds for asking in self._askings(number) for site in asking.available})
 
     def participants(self, round_no: int) -> tuple[str, ...]:
-        """Who takes part in an opened round."""
+        """Return the sites that take part in an opened round."""
         return tuple(site for asking in self._askings(round_no) for site in asking.asked)
 
     def _opened(self, round_no: int) -> Path:
@@ -240,7 +240,7 @@ class RunStore(RunFiles):
         return self._ciphertexts / f"{number}{names.WEIGHTS_SUFFIX}"
 
     def clear_ciphertexts(self) -> None:
-        """Remove them; what is on its way to a site lies with the site's files too."""
+        """Remove the run's encrypted files; what is on its way to a site lies with the site's files too."""
         shutil.rmtree(self._ciphertexts, ignore_errors=True)
 
     def write_limit(self, round_no: int, limit: float) -> None:
@@ -279,7 +279,7 @@ class RunStore(RunFiles):
     # --- waiting and ending --------------------------------------------------------------------------------
 
     def waited_s(self, round_no: int) -> int:
-        """Seconds waited so far in a stage, as recorded."""
+        """Return the recorded seconds waited so far in a stage."""
         remedy = "remove it, and the time until the deadline begins anew"
         waited = self._read(self.home / "waited.json", Waited, remedy)
         return waited.seconds if waited and waited.round == round_no else 0
@@ -355,7 +355,7 @@ class RunStore(RunFiles):
         return (self.home / "stop").exists()
 
     def final_files(self, site: str) -> dict[str, bytes | Path]:
-        """Payloads of a site's final message."""
+        """Return the payloads of a site's final message."""
         card = self.card()
         if card is None:
             raise ValueError("no model is chosen yet")
@@ -391,7 +391,7 @@ class RunStore(RunFiles):
         return self.card() is not None or self.aborted() is not None
 
     def abort_files(self) -> dict[str, bytes | Path]:
-        """Payloads of the message to a site that gets no final model."""
+        """Return the payloads of the message to a site that gets no final model."""
         reason = self.aborted() or "the run has ended, and by then no answer of this site to the offer had come"
         return {names.ABORT: canonical(Abort(run=self.run, reason=sentence(reason)).model_dump())}
 
@@ -402,7 +402,7 @@ class RunStore(RunFiles):
         return next(stage for stage in stages if stage.exists()).stat().st_mtime
 
     def marks(self) -> dict[str, int]:
-        """By path, when each small file of the run, and whose turn it is, was written: decisions make it another."""
+        """Return, by path, when each small file of the run and of the turn was written: every decision changes it."""
         marks = {}
         for path in (*self.home.glob("*"), *self.home.glob("rounds/*/*.json"), self._card, self._work / _TURN):
             with suppress(FileNotFoundError):
@@ -442,7 +442,7 @@ def runs_in(work: Path) -> list[RunStore]:
 
 
 def open_runs(work: Path) -> list[RunStore]:
-    """Return those of them that have not ended."""
+    """Return the runs begun in a work directory that have not ended."""
     return [store for store in runs_in(work) if not store.is_over]
 
 
@@ -493,7 +493,7 @@ def if_another_launch(work: Path) -> str:
 
 
 def withdrawal_of(ledger: Exchange, run: str) -> str | None:
-    """Why a site withdrew from a run, or None if it has not; one that is refused or ill-formed counts all the same.
+    """Return why a site withdrew from a run, or None; a withdrawal that is refused or ill-formed counts all the same.
 
     Raises:
         ActionRequiredError: it is not as it was accepted.

@@ -50,7 +50,7 @@ def document(asked: Sequence[Asked]) -> dict[str, Any]:
 
 
 def report_text(asked: Sequence[Asked]) -> str:
-    """Return the same for people, as Markdown."""
+    """Return the survey's answers, proposals and warnings for people, as Markdown."""
     sheets = sheets_of(asked)
     lines = [f"- {each.site}: {standing(each)}" for each in asked]
     if sheets:
@@ -126,7 +126,7 @@ def _cells_text(cells: Cells) -> str:
 
 
 def _spread_text(spread: Spread | None) -> str:
-    """Return the median, and between which quantiles the others lie, as far as they are told."""
+    """Return the median, and between which quantiles the others lie, as far as they are reported."""
     told = {name: _short(value) for name, value in (spread.model_dump() if spread else {}).items() if value is not None}
     if "p50" not in told:
         return NOT_REPORTED.why
@@ -185,7 +185,7 @@ def _absent(sheets: Mapping[str, Sheet]) -> Iterator[str]:
 
 
 def _highest_grade(sheet: Sheet) -> int | None:
-    """Return the highest grade that is told, where classes are numbers."""
+    """Return the highest grade that is reported, if classes are numbers."""
     told = [name for name, count in sheet.classes.items() if count not in (None, "0") and name != OTHER]
     return max(map(int, told)) if told and all(map(str.isdecimal, told)) else None
 

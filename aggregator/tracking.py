@@ -90,7 +90,7 @@ class _Feed:
         self._trouble = Trouble(logger, f"tracking by {name}", "goes on, and nothing is missing.")
 
     def take(self, rounds: Sequence[Settled], *, is_over: bool, chosen: int | None) -> bool:
-        """Return whether it took all of it."""
+        """Write these rounds to the sink; return whether it took all of them."""
         try:
             self._sink = self._sink or self._opened()
             self._sink.write(rounds)

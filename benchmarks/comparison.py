@@ -16,7 +16,7 @@ Data = Mapping[str, Path]
 
 
 def play(run: RunConfiguration, data: Data) -> Outcome:
-    """One run of all sites, a reference too."""
+    """Play one run of all sites, a reference too."""
     with tempfile.TemporaryDirectory() as home:
         outcome = run_rounds(run, data, Path(home))
         _ = outcome.tests  # measured while the models are there

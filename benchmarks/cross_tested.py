@@ -58,7 +58,7 @@ def _link(path: Path, folder: Path) -> None:
 
 
 def play(sites: Data, tested: int) -> Outcome:
-    """One run, in which this lot of each site is tested."""
+    """Play one run in which this lot of each site is tested."""
     run = run_configuration(
         SCENARIO, sorted(sites), SCENARIO.image_size, method="mean", rounds=SCENARIO.rounds, seed=2021
     )

@@ -32,7 +32,7 @@ SCORES = {
 
 
 def run_of(method: str, seed: int, **options: object) -> RunConfiguration:
-    """A run of the demo's sites by another method."""
+    """Return a run of the demo's sites by another method."""
     task_options = {**SCENARIO.task_options, "optimizer": "adam", "image_size": SCENARIO.image_size}
     return RunConfiguration.model_validate(
         {

@@ -55,7 +55,7 @@ Servers = Mapping[str, Mapping[str, Mapping[str, object]]]
 def dropfed(
     home: Home, served: Served, size: int, between: Callable[[], None] = lambda: None, *, measured: int = PAIRS
 ) -> tuple[list[Round], float]:
-    """The measured rounds, and the aggregator's peak memory in MB.
+    """Return the measured rounds, and the aggregator's peak memory in MB.
 
     Args:
         between: called after each round, also the one that warms up.
@@ -77,7 +77,7 @@ def dropfed(
 
 
 def compare(server: Server, megabytes: int, pairs: int = PAIRS, *, is_careful: bool = True) -> dict[str, object]:
-    """curl and dropfed through one server, with one size of model; careful curl if it is asked for."""
+    """Measure curl and dropfed through one server, with one size of model; careful curl if it is asked for."""
     with tempfile.TemporaryDirectory(prefix="dropfed-exchange-") as directory:
         root = Path(directory)
         root.chmod(0o755)  # a server that runs as another user passes through
@@ -114,7 +114,7 @@ def _beside_careful(dropfed_s: Sequence[float], careful_s: Sequence[float]) -> d
 
 
 def _step_lengths(rounds: Sequence[Round]) -> list[float]:
-    """How long each step took, mean over sites and rounds."""
+    """Return how long each step took, as the mean over sites and rounds."""
     lengths = []
     for played in rounds:
         for ends in played.steps.values():
@@ -123,7 +123,7 @@ def _step_lengths(rounds: Sequence[Round]) -> list[float]:
 
 
 def peer(name: str, environment: Path, megabytes: int) -> dict[str, object]:
-    """The same exchange through another system, or why it could not be."""
+    """Measure the same exchange through another system; return its figures, or why it could not be measured."""
     command = [sys.executable, "-m", f"benchmarks.peers.{name}", "--environment", str(environment)]
     with subprocess.Popen(
         [*command, "--megabytes", str(megabytes)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -149,7 +149,7 @@ def _announced(what: str, measure: Callable[[], Mapping[str, object]]) -> Mappin
 
 
 def markdown(figures: Mapping[str, object]) -> str:
-    """The figures as tables."""
+    """Return the figures as tables."""
     servers: Servers = figures["servers"]  # type: ignore[assignment]
     lines = [
         "# exchange",

@@ -72,7 +72,7 @@ class Curl:
         return seconds
 
     def _move(self, phase: str, files: dict[str, Path], *, is_careful: bool) -> float:
-        """Seconds of one phase, all transfers at once."""
+        """Move all files of one phase at once; return the seconds it took."""
         option = "-T" if phase.startswith("publish") else "-o"
         name = "answer" if phase.endswith("back") else "global"
         began = time.perf_counter()

@@ -78,18 +78,18 @@ class AnyTask(OctaSegmentation):
     """A task whose model is four tensors of random numbers, as large as the run says, and whose images are none."""
 
     def options(self, raw: Mapping[str, object]) -> Size:  # type: ignore[override]
-        """The model's size."""
+        """Return the model's size."""
         return Size.model_validate(raw)
 
     def build_model(self, options: Size, classes: int, seed: int) -> nn.Module:  # type: ignore[override]
-        """Random numbers that nothing can compress much."""
+        """Return a model of random numbers that compress poorly."""
         random = torch.Generator().manual_seed(seed)
         rows = options.bytes // 4 // TENSORS // COLUMNS
         layers = [nn.Parameter(torch.randn(rows, COLUMNS, generator=random)) for _ in range(TENSORS)]
         return nn.ParameterList(layers)
 
     def open_images(self, root: Path, options: Size) -> Collection:  # type: ignore[override]
-        """None."""
+        """Return no images."""
         return Collection((), ("any",))
 
 
@@ -109,7 +109,7 @@ class AnyModel(HeldOutSet):
         self._stop = stop
 
     def score(self, file: Path, shown_as: str) -> float:
-        """1 for every model."""
+        """Return 1 for every model."""
         self._left -= 1
         if self._left % self._sites == 0:
             self._home.clear(keep=file.parent.parent.name)
@@ -120,15 +120,15 @@ class AnyModel(HeldOutSet):
         return self.score_as_it_is()
 
     def limit(self, aggregate: Path, tolerance: BelowLast) -> float:
-        """What follows from 1; no round is over by that."""
+        """Return the limit that follows from a score of 1; no round is over by that."""
         return limit_below(1.0, tolerance)
 
     def score_as_it_is(self) -> float:
-        """1."""
+        """Return 1."""
         return 1.0
 
     def _rest(self) -> None:
-        """Say that a round is over, and wait until the next may begin."""
+        """Report that a round is over, and wait until the next may begin."""
         if self._rests:
             self._home.resting.touch()
             while self._home.resting.exists() and not self._stop.is_set():
@@ -145,7 +145,7 @@ class Echo(Trainer):
     checked: ClassVar[TextIO]
 
     def open_dataset(self, members: Members) -> Dataset:
-        """As many images as may be told."""
+        """Return as many images as may be reported."""
         return images()
 
     def work(
@@ -177,12 +177,12 @@ class Echo(Trainer):
 
 
 def images() -> Dataset:
-    """Of a site that has none to divide."""
+    """Return the dataset of a site that has no images to divide."""
     return Dataset(range(10), range(10), range(10), ("any",))
 
 
 def half_of(method: Method, tensors: Mapping[str, TensorList], *, answers: Answers, **settings: Any) -> Combined:
-    """Half the mean: as in training, no round's model is that of the round before."""
+    """Return half the mean: as in training, no round's model is that of the round before."""
     halves = {site: weight / 2 for site, weight in answers.weights.items()}
     return Combined(method, tensors, answers=replace(answers, weights=halves), **settings)
 

@@ -58,7 +58,7 @@ class Home:
         return self.root / "heldout"
 
     def site(self, name: str) -> Path:
-        """One site's work directory."""
+        """Return one site's work directory."""
         return self.sites / name
 
     @property
@@ -72,19 +72,19 @@ class Home:
         return self.root / "halts"
 
     def halted_s(self) -> float:
-        """How long the daemons have been halted, in seconds."""
+        """Return how long the daemons have been halted, in seconds."""
         return float(self.halts.read_text()) if self.halts.exists() else 0.0
 
     def requests(self, end: str) -> Path:
-        """Where an end writes down its requests."""
+        """Return the file into which an end writes its requests."""
         return self.root / f"requests-{end}.txt"
 
     def accepted(self, end: str) -> Path:
-        """Where an end writes down when it accepted a round's messages."""
+        """Return the file into which an end writes when it accepted a round's messages."""
         return self.root / f"accepted-{end}.txt"
 
     def checked(self, site: str) -> Path:
-        """Where a site writes down when it had checked the model of each round."""
+        """Return the file into which a site writes when it had checked the model of each round."""
         return self.root / f"checked-{site}.txt"
 
     @property
@@ -108,7 +108,7 @@ def set_up(
     poll_seconds: float,
     consent: Literal["auto", "ask"] = "auto",
 ) -> None:
-    """What the PI and each hospital's IT do by hand."""
+    """Do what the PI and each hospital's IT do by hand."""
     home.folders.symlink_to(served.folders)
     work = home.aggregator
     user, password = served.aggregator
@@ -131,7 +131,7 @@ def _change(path: Path, **settings: object) -> None:
 
 @contextmanager
 def running(home: Home, end: str, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python module as a process, ended with the block."""
+    """Run a Python module as a process, which ends with the block."""
     with (home.root / f"output-{end}.txt").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", *command], stdout=output, stderr=subprocess.STDOUT, process_group=0
@@ -145,7 +145,7 @@ def running(home: Home, end: str, command: Sequence[str]) -> Iterator[subprocess
 
 @contextmanager
 def halted(home: Home, processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Processes, and what they have forked, do nothing inside the block, which is no time that they have waited."""
+    """Halt processes, and what they have forked, inside the block; that time does not count as waited."""
     began = time.monotonic()
     for process in processes:
         os.killpg(process.pid, signal.SIGSTOP)
@@ -187,7 +187,7 @@ class Federation:
 
 @contextmanager
 def federation(home: Home, aggregator: Sequence[str]) -> Iterator[Federation]:
-    """All daemons, ended with the block.
+    """Run all daemons, which end with the block.
 
     Args:
         aggregator: the module and its arguments.
@@ -203,7 +203,7 @@ def _failure(home: Home) -> str:
 
 
 def peak_mb(process: subprocess.Popen[bytes]) -> float:
-    """The kernel's own record of a running process's peak resident memory: nothing is missed between two looks."""
+    """Return the kernel's own record of a process's peak resident memory, which misses nothing between two looks."""
     match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
     return int(match[1]) * 1024 / 1e6 if match else 0.0  # none: it has just ended
 

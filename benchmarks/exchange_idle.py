@@ -29,7 +29,7 @@ MOST_IDLE = 150  # requests of one end, for one site, in an hour
 
 
 def idle(server: Server, sites: Sequence[str], poll_seconds: float) -> dict[str, dict[str, float]]:
-    """Requests per site and hour, heartbeats included, by end and by method and path."""
+    """Return the requests per site and hour, heartbeats included, by end and by method and path."""
     with tempfile.TemporaryDirectory(prefix="dropfed-idle-") as directory:
         root = Path(directory)
         root.chmod(0o755)
@@ -62,7 +62,7 @@ def _wait(daemons: Federation, seconds: float) -> None:
 
 
 def markdown(requests: Mapping[str, Mapping[str, float]]) -> str:
-    """The figures as a table."""
+    """Return the figures as a table."""
     hourly = sums(requests)
     lines = [
         "# exchange-idle",

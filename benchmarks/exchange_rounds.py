@@ -56,7 +56,7 @@ class Round:
 
 
 def read_round(home: Home, sites: Sequence[str], number: int, requests: Sequence[Request]) -> Round:
-    """What the daemons' own files and requests say about a round."""
+    """Return what the daemons' own files and requests say about a round."""
     began, until = _opened(home, number) or 0.0, _opened(home, number + 1) or float("inf")
     folder = f"{names.RUNS}/{RUN}/rounds/"
 
@@ -74,7 +74,7 @@ def read_round(home: Home, sites: Sequence[str], number: int, requests: Sequence
 def _moments(
     home: Home, site: str, number: int, requests: Sequence[Request], accepted: Mapping[str, Mapping[str, float]]
 ) -> Iterator[float]:
-    """When each step of a site's round had ended, in seconds since 1970."""
+    """Yield when each step of a site's round had ended, in seconds since 1970."""
     down, up = MessageRef("round", RUN, number), MessageRef("update", RUN, number)
     mirrors = {AGGREGATOR: home.aggregator / "sites" / site / names.MIRROR, site: home.site(site) / names.MIRROR}
     for ref, sender, reader in ((down, AGGREGATOR, site), (up, site, AGGREGATOR)):
@@ -91,19 +91,19 @@ def _moments(
 
 
 def _times(path: Path) -> dict[str, float]:
-    """When something happened, in seconds since 1970, by what."""
+    """Return when each thing happened, in seconds since 1970, by its name."""
     lines = [line.split(" ", 1) for line in path.read_text().splitlines()]
     return {what: float(moment) for moment, what in lines}
 
 
 def _opened(home: Home, number: int) -> float | None:
-    """When a round was opened: the aggregator signs it next."""
+    """Return when a round was opened: the aggregator signs it next."""
     path = home.aggregator / "runs" / RUN / "rounds" / f"{number:04d}" / "opened.json"
     return path.stat().st_ctime if path.exists() else None
 
 
 def read_requests(home: Home, served: Served, sites: Sequence[str]) -> list[Request]:
-    """Every request of both ends, in order of time."""
+    """Return every request of both ends, in order of time."""
     found = []
     for end in (AGGREGATOR, *sites):
         for line in home.requests(end).read_text().splitlines():
@@ -114,12 +114,12 @@ def read_requests(home: Home, served: Served, sites: Sequence[str]) -> list[Requ
 
 
 def tally(rounds: Sequence[Round], sites: int) -> dict[str, dict[str, float]]:
-    """Requests per round and site; paths in the round's folder are without it."""
+    """Return requests per round and site; paths in the round's folder are without it."""
     return rates([request for played in rounds for request in played.requests], len(rounds) * sites)
 
 
 def rates(requests: Sequence[Request], share: float) -> dict[str, dict[str, float]]:
-    """Requests divided by ``share``, by end and by method and path."""
+    """Return requests divided by ``share``, by end and by method and path."""
     counts: dict[str, Counter[str]] = {AGGREGATOR: Counter(), "site": Counter()}
     for request in requests:
         counts[AGGREGATOR if request.end == AGGREGATOR else "site"][_kind(request)] += 1
@@ -129,7 +129,7 @@ def rates(requests: Sequence[Request], share: float) -> dict[str, dict[str, floa
 
 
 def sums(requests: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """All requests of each end."""
+    """Return the sum of all requests of each end."""
     return {end: round(sum(kinds.values()), 1) for end, kinds in requests.items()}
 
 

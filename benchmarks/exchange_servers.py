@@ -37,7 +37,7 @@ class Served:
     folders: Path
 
     def url_of(self, site: str) -> str:
-        """A site's folder."""
+        """Return the address of a site's folder."""
         return f"{self.address}/{site}/"
 
 
@@ -45,12 +45,12 @@ class Server(Protocol):
     """Starts a server whose files lie below a home, with a folder for each site."""
 
     def __call__(self, home: Path, sites: Sequence[str]) -> AbstractContextManager[Served]:
-        """The server runs until the block ends."""
+        """Run the server until the block ends."""
 
 
 @contextmanager
 def embedded(home: Path, sites: Sequence[str]) -> Iterator[Served]:
-    """The project's own server."""
+    """Run the project's own server."""
     settings = {
         "root": str(home / "data"),
         "host": "127.0.0.1",
@@ -74,7 +74,7 @@ def embedded(home: Path, sites: Sequence[str]) -> Iterator[Served]:
 
 @contextmanager
 def installed(name: str, home: Path, sites: Sequence[str]) -> Iterator[Served]:
-    """A server of the system's, as the tests run it; all the sites' folders lie in the folder of its first user."""
+    """Run a server of the system's, as the tests run it; all the sites' folders lie in the folder of its first user."""
     home.mkdir()
     with running_installed(RECIPES[name], home) as logins:
         user, site_login = next(iter(logins.sites.items()))
@@ -87,7 +87,7 @@ def installed(name: str, home: Path, sites: Sequence[str]) -> Iterator[Served]:
 
 
 def known() -> dict[str, Server]:
-    """The servers that are there."""
+    """Return the servers that are there."""
     found: dict[str, Server] = {"embedded": embedded}
     for name in INSTALLED:
         if all(Path(file).exists() for file in RECIPES[name].needs):

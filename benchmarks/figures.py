@@ -210,7 +210,7 @@ def measure(figures: tuple[Figure, ...], folders: Mapping[str, Path]) -> list[st
 
 
 def page() -> str:
-    """Every figure, and whether what it measures is still as it was.
+    """Return every figure, and whether what it measures is still as it was.
 
     Raises:
         OSError, CalledProcessError: there is no git.
@@ -233,7 +233,7 @@ def page() -> str:
 
 
 def _state(figure: Figure) -> Iterator[str]:
-    """When it was measured, and how it stands."""
+    """Yield when a figure was measured, and whether it still holds."""
     path = RESULTS / f"{figure.name}.json"
     if not path.exists():
         yield from ("never", "not measured yet")

@@ -49,7 +49,7 @@ class FinishedCells:
         return [{**json.loads(where), "cells": count} for where, count in sorted(told.items())]
 
     def remove(self) -> None:
-        """Keep them no more."""
+        """Remove the files of the finished cells."""
         shutil.rmtree(self.kept, ignore_errors=True)
 
     def _files(self) -> Iterator[Path]:

@@ -29,7 +29,7 @@ POLL_SECONDS = 2.0
 
 
 def peak_of_exchange(sites: int) -> dict[str, float]:
-    """Of one round's exchange and its mean, and the size of the model file, in MB."""
+    """Return the peak memory of one round's exchange and of its mean, and the size of the model file, in MB."""
     with tempfile.TemporaryDirectory(prefix="dropfed-memory-") as root:
         home = Home(Path(root))
         run = _run(sites, task="octa_segmentation", method="mean", task_options={"bytes": MODEL_BYTES})
@@ -37,7 +37,7 @@ def peak_of_exchange(sites: int) -> dict[str, float]:
 
 
 def peak_of_launch(sites: int, network: Mapping[str, object]) -> dict[str, float]:
-    """Of one round with its tolerance check, and the size of the model file, in MB.
+    """Return the peak memory of one round with its tolerance check, and the size of the model file, in MB.
 
     Args:
         network: its task options, besides the size of the images.
@@ -74,7 +74,7 @@ def _peak(home: Home, run: RunConfiguration, aggregator: list[str]) -> dict[str,
 
 
 def measure() -> dict[str, dict[str, object]]:
-    """Figures of both kinds by number of sites, each with its floor."""
+    """Measure both kinds by number of sites, each with its floor."""
     figures: dict[str, dict[str, object]] = {}
     resnet = {"encoder": "resnet50", "weights": "random"}
     kinds: dict[str, Callable[[int], dict[str, float]]] = {

@@ -60,7 +60,7 @@ Changes = Mapping[str, object]
 
 
 def method(name: str, /, **options: object) -> dict[str, object]:
-    """What a run by a method says."""
+    """Return what a run by a method says."""
     return {"method": name, "method_options": options}
 
 
@@ -103,14 +103,14 @@ FOR_VESSELS: dict[str, Changes] = FOR_BOTH | {
 
 
 def run_of(settings: Changes, changes: Changes, seed: int) -> RunConfiguration:
-    """A run that differs from the others in its method, and in what that needs."""
+    """Return a run that differs from the others in its method, and in what that needs."""
     return RunConfiguration.model_validate(
         {"run": f"{changes['method']}-{seed}".replace("_", "-"), **settings, "seed": seed, **changes}
     )
 
 
 def grading(root: Path) -> Callable[[Changes, int], Outcome]:
-    """Plays a run on synthetic photographs, drawn once for each seed."""
+    """Return a function that plays a run on synthetic photographs, drawn once for each seed."""
 
     def data(seed: int) -> Data:
         folders = {site: root / str(seed) / site for site in GRADING_SITES}
@@ -131,7 +131,7 @@ def grading(root: Path) -> Callable[[Changes, int], Outcome]:
 
 
 def vessels(source: Path, root: Path) -> Callable[[Changes, int], Outcome]:
-    """Plays a run on some of the real images."""
+    """Return a function that plays a run on some of the real images."""
     folders: dict[str, Path] = {}
     for name in VESSEL_SITES:
         site = folders[name.replace("_", "-")] = root / name

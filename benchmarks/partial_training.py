@@ -35,21 +35,21 @@ BATCH, STEPS, REPEATS = 8, 2, 3
 
 
 def options_of(encoder: str, train: object) -> Options:
-    """The task's options for one encoder."""
+    """Return the task's options for one encoder."""
     given = {"encoder": encoder, "weights": "random", "image_size": SIZE, "hidden": [], "train": train}
     options: Options = TASK.options(given)
     return options
 
 
 def built(encoder: str, train: object) -> tuple[torch.nn.Module, Sharing]:
-    """A network, and what of it travels by FedAvg."""
+    """Return a network, and what of it travels by FedAvg."""
     options, method = options_of(encoder, train), open_method("fedavg", {})
     network = build_network(TASK, method, options, CLASSES, run_seed=1)
     return network, sharing(TASK, method, network)
 
 
 def file_bytes(tensors: dict[str, TensorShape]) -> int:
-    """The size of a plain file of these tensors; 0 where there is none."""
+    """Return the size of a plain file of these tensors; 0 where there is none."""
     if not tensors:
         return 0
     shapes = {name: ("F32", tensor.shape) for name, tensor in tensors.items()}
@@ -57,14 +57,14 @@ def file_bytes(tensors: dict[str, TensorShape]) -> int:
 
 
 def sizes(encoder: str, train: object) -> dict[str, int]:
-    """What a round sends each way, and what comes once with the offer."""
+    """Return how many bytes a round sends each way, and how many come once with the offer."""
     with torch.device("meta"):
         _, listed = built(encoder, train)
     return {"bytes_each_way": file_bytes(listed.tensors), "bytes_once": file_bytes(listed.start)}
 
 
 def table() -> dict[str, dict[str, dict[str, int]]]:
-    """By network and by what trains."""
+    """Return the sizes by network and by what trains."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for encoder in NETWORKS:
         ranks = {f"rank {rank}": {"lora": {"rank": rank}} for rank in RANKS if encoder in WITH_ATTENTION}
@@ -74,7 +74,7 @@ def table() -> dict[str, dict[str, dict[str, int]]]:
 
 
 def trained_s(encoder: str, train: object) -> float:
-    """Seconds of a core that a few steps take on images that lie ready."""
+    """Return the seconds of a core that a few steps take on images that lie ready."""
     network, _ = built(encoder, train)
     optimizer = new_optimizer(network, options_of(encoder, train), 0.001)
     generator = torch.Generator().manual_seed(1)
@@ -90,7 +90,7 @@ def trained_s(encoder: str, train: object) -> float:
 
 
 def seconds(encoder: str) -> dict[str, dict[str, float]]:
-    """By what trains: the quickest of some repeats, done in turn, and its share of training everything."""
+    """Return by what trains the quickest of some repeats, done in turn, and its share of training everything."""
     choices: dict[str, object] = {"all": "all", "head": "head", "rank 8": {"lora": {"rank": 8}}}
     trained_s(encoder, "all")  # imports, and the first touch of memory
     repeats = [{name: trained_s(encoder, train) for name, train in choices.items()} for _ in range(REPEATS)]

@@ -23,7 +23,7 @@ def record(name: str, command: str, figures: dict[str, object]) -> Path:
 
 
 def measured_on() -> dict[str, object]:
-    """The date, the commit and this machine."""
+    """Return the date, the commit and this machine."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": COMMIT,
@@ -39,7 +39,7 @@ def measured_on() -> dict[str, object]:
 
 
 def git(*arguments: str) -> str:
-    """What git says here."""
+    """Return what git says here."""
     result = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True)  # noqa: S607
     return result.stdout.strip()
 
@@ -52,7 +52,7 @@ def _processor() -> str:
 
 
 def commit() -> str:
-    """The commit whose files are here, with ``CHANGES`` behind it if some are others than its own.
+    """Return the commit whose files are here, with ``CHANGES`` behind it if other files than its own are there.
 
     What benchmarks have recorded is no change: else of several, one after the other, only the first had a clean commit.
     """

@@ -132,7 +132,7 @@ _FUNDUS_AT_LENGTH = {
 
 
 def _fundus(root: Path, source: Path) -> Data:
-    """Links all images; of chase_db1 both eyes of a child are in one set, two of fourteen children in each of two."""
+    """Link all images; of chase_db1 both eyes of a child are in one set, two of fourteen children in each of two."""
     sites = _linked(root, source, ("chase_db1", "hrf", "fives"), every=1)
     rows = list(csv.DictReader((source / "chase_db1" / "labels.csv").open(encoding="utf-8")))
     sets = dict(zip(sorted({row["child"] for row in rows}), ["test", "validation", *["train"] * 5] * 2, strict=False))
@@ -142,12 +142,12 @@ def _fundus(root: Path, source: Path) -> Data:
 
 
 def _octa(root: Path, source: Path) -> Data:
-    """Links every fourth image of both sites."""
+    """Link every fourth image of both sites."""
     return _linked(root, source, ("rossa_manual", "rossa_semiautomatic"), every=4)
 
 
 def _octa_at_length(root: Path, source: Path) -> Data:
-    """Links every other image of all three sites."""
+    """Link every other image of all three sites."""
     return _linked(root, source, ("rossa_manual", "rossa_semiautomatic", "synthetic"), every=2)
 
 
@@ -160,7 +160,7 @@ def _linked(root: Path, source: Path, names: Sequence[str], *, every: int) -> Da
 
 
 def _retinopathy(root: Path, source: Path) -> Data:
-    """Deals the photographs of two classes out to two sites."""
+    """Deal the photographs of two classes out to two sites."""
     grades = {"healthy": 0, "diabetic_retinopathy": 1}
     rows = [row for row in csv.DictReader((source / "labels.csv").open(encoding="utf-8")) if row["class"] in grades]
     files = {path.stem: path for path in (source / "images").iterdir()}
@@ -199,7 +199,7 @@ def _staging_site(root: Path, style: FundusStyle, *, seed: int, images: int = 24
 
 
 def _sound_sites(root: Path, _: Path) -> Data:
-    """Draws five sites with which nothing is wrong; two of them have the same camera."""
+    """Draw five sites with which nothing is wrong; two of them have the same camera."""
     styles = {"good-a": CLINIC, "good-b": PALE, "third": CROPPED, "fourth": HANDHELD, "fifth": CLINIC}
     for number, (site, style) in enumerate(styles.items()):
         _staging_site(root / site, style, seed=number)
@@ -207,7 +207,7 @@ def _sound_sites(root: Path, _: Path) -> Data:
 
 
 def _troubled_sites(root: Path, _: Path) -> Data:
-    """Draws the same, but that of the last three one grades wrongly, one blurs, and one has another scale."""
+    """Draw five sites, of which one grades wrongly, one blurs, and one has another scale."""
     _staging_site(root / "good-a", CLINIC, seed=0)
     _staging_site(root / "good-b", PALE, seed=1)
     _staging_site(root / "wrong-grades", CROPPED, seed=2)
@@ -281,7 +281,7 @@ _PAYS = {
 
 
 def _large_sites(root: Path, _: Path) -> Data:
-    """Draws four sites of as many images as it takes for 320 training ones."""
+    """Draw four sites of as many images as it takes for 320 training ones."""
     styles = {"clinic": CLINIC, "cropped": CROPPED, "pale": PALE, "handheld": HANDHELD}
     for number, (site, style) in enumerate(styles.items()):
         _staging_site(root / site, style, seed=number, images=540)
@@ -377,7 +377,7 @@ _FEDEE_SIGNALS = {
 
 
 def _noisy_recordings(root: Path, _: Path) -> Data:
-    """Draws three sites whose recordings have a noise three times their rhythm, and gains of their own."""
+    """Draw three sites whose recordings have a noise three times their rhythm, and gains of their own."""
     labels = _FEDEE_SIGNALS["run"]["task_options"]["labels"]  # type: ignore[index]
     for number in range(3):
         synthetic_signals.write_time_series(
@@ -395,7 +395,7 @@ def _noisy_recordings(root: Path, _: Path) -> Data:
 
 
 def _as_many_as_in_the_paper(root: Path, _: Path) -> Data:
-    """Draws five sites with the grades of the paper's and, in all, a thirteenth of the photographs."""
+    """Draw five sites with the grades of the paper's and, in all, a thirteenth of the photographs."""
     for number, (site, style, images, grades) in enumerate(
         [
             ("aptos", CLINIC, 282, 5),

@@ -113,7 +113,7 @@ class Case:
 
 
 def write_octa(root: Path, seed: int, held_out: Sequence[synthetic_octa.OctaStyle]) -> None:
-    """A site for each camera; held-out images of these cameras."""
+    """Write a site for each camera, and held-out images of these cameras."""
     for number, style in enumerate(synthetic_octa.STYLES):
         synthetic_octa.write_site(root / style.name, style=style, images=IMAGES, size=64, seed=100 * seed + number)
     for number, style in enumerate(held_out):
@@ -122,7 +122,7 @@ def write_octa(root: Path, seed: int, held_out: Sequence[synthetic_octa.OctaStyl
 
 
 def write_series(root: Path, seed: int) -> None:
-    """A site for each gain; held-out recordings of the first."""
+    """Write a site for each gain, and held-out recordings of the first."""
     options = SERIES["task_options"]
     settings = {name: options[name] for name in ("labels", "channels", "rate_hz")} | {"rows": 64}
     for number, gain in enumerate(GAINS):
@@ -133,7 +133,7 @@ def write_series(root: Path, seed: int) -> None:
 
 
 def write_fundus(root: Path, seed: int) -> None:
-    """A site for each camera; held-out photographs of the first."""
+    """Write a site for each camera, and held-out photographs of the first."""
     for number, style in enumerate(synthetic_fundus.STYLES):
         folder, seed_of_site = root / style.name, 100 * seed + number
         synthetic_fundus.write_graded_site(folder, style=style, images=PHOTOGRAPHS, size=64, seed=seed_of_site)
@@ -142,7 +142,7 @@ def write_fundus(root: Path, seed: int) -> None:
 
 
 def link_real(source: Path, root: Path, seed: int) -> None:
-    """Some of each site's images, and others of each to hold out; which, the seed decides."""
+    """Link some of each site's images, and hold out others of each; the seed decides which."""
     for folder in sorted(path for path in source.iterdir() if (path / "masks").is_dir()):
         masks = {path.stem: path for path in (folder / "masks").iterdir()}
         images = [path for path in (folder / "images").iterdir() if path.stem in masks]
@@ -155,7 +155,7 @@ def link_real(source: Path, root: Path, seed: int) -> None:
 
 
 def unet(**options: object) -> dict[str, object]:
-    """The small U-Net, with these options."""
+    """Return the small U-Net, with these options."""
     return {"task_options": SMALL_UNET | options}
 
 
@@ -180,7 +180,7 @@ CASES: dict[str, Case] = {
 
 
 def play(case: Case, seed: int, home: Path) -> Iterator[dict[str, Any]]:
-    """By round: the scores of the model that the sites received, of each honest answer, and of what spoilers send."""
+    """Yield, by round, the scores of the received model, of each honest answer, and of what spoilers send."""
     data = home / "data"
     case.write(data, seed)
     folders = {path.name: path for path in sorted(data.iterdir()) if path.name != "heldout"}
@@ -217,7 +217,7 @@ def play(case: Case, seed: int, home: Path) -> Iterator[dict[str, Any]]:
 
 
 def scorers(run: RunConfiguration, listed: Sharing, images: Collection) -> dict[str, HeldOutSet]:
-    """The tolerance check by each score that there is."""
+    """Return the tolerance check by each score that there is."""
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     names = task.tolerance_scores if listed.has_whole_model else ("linear probe",)
     found = {}
@@ -231,12 +231,12 @@ def scorers(run: RunConfiguration, listed: Sharing, images: Collection) -> dict[
 
 
 def score(held_out: Mapping[str, HeldOutSet], path: Path) -> Scores:
-    """Of one model file."""
+    """Return the scores of one model file."""
     return {name: round(each.score(path, path.name) or 0.0, 4) for name, each in held_out.items()}
 
 
 def flipped(dataset: Dataset) -> Dataset:
-    """The same images with their labels the wrong way round: the first class is called the last."""
+    """Return the same images with their labels the wrong way round: the first class is called the last."""
 
     def lie(sample: Any) -> Any:
         last = len(dataset.classes) - 1
@@ -249,7 +249,7 @@ def flipped(dataset: Dataset) -> Dataset:
 def spoil(
     run: RunConfiguration, listed: Sharing, honest: Sequence[Path], home: Path, seed: int
 ) -> dict[str, list[Path]]:
-    """What spoilers send in the place of honest models, by kind; statistics of BatchNorm stay what they were."""
+    """Return what spoilers send in the place of honest models, by kind; statistics of BatchNorm stay what they were."""
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     network = build_network(task, method, task.options(run.task_options), 2, run_seed=seed, is_private=False)
     home.mkdir(exist_ok=True)
@@ -272,7 +272,7 @@ def spoil(
 
 
 def strength(tensor: torch.Tensor) -> float:
-    """How large the numbers of a tensor are: the root of the mean square."""
+    """Return how large the numbers of a tensor are: the root of the mean square."""
     return float(tensor.square().mean().sqrt())
 
 
@@ -280,7 +280,7 @@ def strength(tensor: torch.Tensor) -> float:
 
 
 def tolerances(names: Sequence[str]) -> dict[str, tuple[str, Callable[[float, float], float]]]:
-    """By what people call each: the score that it looks at, and what that must exceed, by last and untrained score."""
+    """Return, by name, each tolerance's score and what that must exceed, by last and untrained score."""
     main = names[0]
     found: dict[str, tuple[str, Callable[[float, float], float]]] = {}
     for below in BELOW_LAST:
@@ -296,7 +296,7 @@ def tolerances(names: Sequence[str]) -> dict[str, tuple[str, Callable[[float, fl
 
 
 def judged(plays: Sequence[Sequence[Mapping[str, Any]]], name: str, limit: Callable[[float, float], float]) -> Scores:
-    """Shares of answers that a tolerance omits: of honest ones in round 1 and later; of spoilt ones likewise."""
+    """Return the shares of answers that a tolerance omits: of honest and of spoilt ones, in round 1 and later."""
     omitted: dict[str, list[bool]] = {}
     for rounds in plays:
         untrained = rounds[0]["last"][name]
@@ -346,7 +346,7 @@ def main() -> None:
 
 
 def markdown(command: str, cases: Mapping[str, Any]) -> str:
-    """The tables."""
+    """Return the tables."""
     lines = [
         "# Tolerance",
         "",

@@ -72,7 +72,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """What can be measured on this machine, computing as a site does that leaves `workers` to us."""
+    """Return what can be measured on this machine, computing as a site does that leaves `workers` to us."""
     found = [
         Case(task, computing("cpu", precision), views)
         for precision in ("float32", "bfloat16")
@@ -85,7 +85,7 @@ def cases() -> list[Case]:
 
 
 def computing(device: str, precision: str) -> Computing:
-    """As the daemon computes with these settings in ``site.yaml``."""
+    """Return how the daemon computes with these settings in ``site.yaml``."""
     needed = {"federation": "f", "site": "s", "url": "https://localhost/", "user": "s", "aggregator_key": "0" * 64}
     return computing_of(SiteConfiguration.model_validate(needed | {"device": device, "precision": precision}))
 
@@ -112,7 +112,7 @@ class Site:
     # --- the whole training, and the bare step -------------------------------------------------------------
 
     def train(self) -> float:
-        """Seconds of one epoch, without measuring the statistics anew."""
+        """Return the seconds of one epoch, without measuring the statistics anew."""
         measure = training._measure
 
         def timed(*arguments: Any) -> None:
@@ -139,7 +139,7 @@ class Site:
         return time.perf_counter() - begun - self.statistics_s
 
     def step(self, batches: Iterable[Batch]) -> float:
-        """Seconds of as many bare steps as there are batches."""
+        """Return the seconds of as many bare steps as there are batches."""
         self.model.train()
         self.wait()
         begun = time.perf_counter()
@@ -154,7 +154,7 @@ class Site:
         return time.perf_counter() - begun
 
     def batches(self) -> tuple[int, list[Batch]]:
-        """How many batches the epoch has, and the first of them, where the model is."""
+        """Return how many batches the epoch has, and the first of them, where the model is."""
         plan = plan_batches(self.samples, self.epoch)
         made = [
             self.task.collate([view_of(self.task, sample, copy, self.epoch) for sample, copy in batch])
@@ -170,7 +170,9 @@ class Site:
     # --- where the time goes -------------------------------------------------------------------------------
 
     def milliseconds(self, batch: Batch) -> dict[str, float]:
-        """Of one image, on one core: what workers and scoring take. Imports what the first epoch would."""
+        """Return the milliseconds that workers and scoring take for an image on a core; import what the first epoch
+        would.
+        """
         views = [view_of(self.task, self.samples[0], copy, self.epoch) for copy in range(1, self.epoch.batch_size + 1)]
         inputs, targets = batch
         with torch.no_grad(), self.computing.arithmetic():
@@ -185,7 +187,7 @@ class Site:
 
 
 def drawn(task: Task, options: Any, root: Path, images: int) -> list[Any]:
-    """Synthetic images, read as a site reads them; few are drawn, and the others are those again by other names."""
+    """Return synthetic images, read as a site reads them; a few are drawn, and repeated under other names."""
     if task.name == "dr_staging":
         style = synthetic_fundus.STYLES[0]
         synthetic_fundus.write_graded_site(root, style=style, images=DRAWN, size=256, seed=1, grades=5)
@@ -196,7 +198,7 @@ def drawn(task: Task, options: Any, root: Path, images: int) -> list[Any]:
 
 
 def quickest(do: Callable[[], object]) -> float:
-    """Milliseconds of this thread's own time, the least of ten."""
+    """Return the milliseconds of this thread's own time, the least of ten."""
     found = []
     for _ in range(10):
         begun = time.thread_time()
@@ -206,7 +208,7 @@ def quickest(do: Callable[[], object]) -> float:
 
 
 def measure(case: Case) -> dict[str, object]:
-    """Images per second of both, in turn."""
+    """Measure the images per second of both, in turn."""
     prepare_compute(case.computing, THREADS)
     with tempfile.TemporaryDirectory(prefix="dropfed-training-") as root:
         site = Site(case, Path(root))
@@ -243,7 +245,7 @@ def measure(case: Case) -> dict[str, object]:
 
 
 def markdown(found: list[dict[str, object]]) -> str:
-    """The figures as tables."""
+    """Return the figures as tables."""
     columns = ("device", "net", "precision", "batch_size", "threads", "workers", "bare_images_per_s", "images_per_s")
     lines = [
         "# training",

@@ -57,7 +57,7 @@ class Compared:
 
 
 def masks(training: int, pixels: int) -> Compared:
-    """Of sites that train on so many images, whose longer side has so many pixels."""
+    """Return what to compare for sites that train on so many images, whose longer side has so many pixels."""
     return Compared(
         scores={"dice_mean": "Dice", "auroc_mean": "AUROC", "accuracy_mean": "accuracy"},
         losses={
@@ -111,7 +111,7 @@ SETS = {
 
 
 def run_of(compared: Compared, sites: Sequence[str], seed: int, optimizer: str, options: Options) -> RunConfiguration:
-    """A run by one optimizer, with method options."""
+    """Return a run by one optimizer, with method options."""
     rounds = compared.run["rounds"]
     settings: dict[str, Any] = {
         **compared.run,
@@ -131,14 +131,14 @@ def run_of(compared: Compared, sites: Sequence[str], seed: int, optimizer: str, 
 
 
 def published(run: RunConfiguration, changes: Mapping[str, Options]) -> RunConfiguration:
-    """The same with what a paper takes; a learning rate is of one piece."""
+    """Return the same run with what a paper takes; a learning rate is of one piece."""
     settings = run.model_dump()
     options = {key: {**settings[key], **of_paper} for key, of_paper in changes.items() if key != "learning_rate"}
     return RunConfiguration.model_validate(settings | dict(changes) | options)
 
 
 def arms(compared: Compared, data: Callable[[int], Data]) -> Iterator[tuple[str, Callable[[int], Outcome]]]:
-    """Each arm, by what people call it."""
+    """Yield each arm, by what people call it."""
 
     def by(optimizer: str, options: Options) -> Callable[[int], Outcome]:
         return lambda seed: play(run_of(compared, [*data(seed)], seed, optimizer, options), data(seed))
@@ -155,7 +155,7 @@ def arms(compared: Compared, data: Callable[[int], Data]) -> Iterator[tuple[str,
 
 
 def lay_out(source: Path, root: Path) -> Data:
-    """Links few images of each site, spread over all that it has, and their masks."""
+    """Link few images of each site, spread over all that it has, and their masks."""
     folders = {path.name.replace("_", "-"): path for path in sorted(source.iterdir()) if (path / "masks").is_dir()}
     for site, folder in folders.items():
         of_stem = {path.stem: path for path in (folder / "masks").iterdir()}
@@ -166,14 +166,14 @@ def lay_out(source: Path, root: Path) -> Data:
 
 
 def _spread(images: Path, count: int = 14) -> list[Path]:
-    """One eye of each child of CHASE_DB1: else what is trained on might be tested on."""
+    """Return one eye of each child of CHASE_DB1: else what is trained on might be tested on."""
     found = [path for path in sorted(images.iterdir()) if not ("chase" in str(images) and path.stem.endswith("R"))]
     count = min(count, len(found))
     return [found[len(found) * number // count] for number in range(count)]
 
 
 def drawn(root: Path, seed: int) -> Data:
-    """Synthetic photographs of three cameras, drawn once for each seed."""
+    """Return synthetic photographs of three cameras, drawn once for each seed."""
     folders = {style.name: root / str(seed) / style.name for style in synthetic_fundus.STYLES[:3]}
     for number, (folder, style) in enumerate(zip(folders.values(), synthetic_fundus.STYLES, strict=False)):
         if not folder.exists():

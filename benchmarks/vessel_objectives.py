@@ -33,7 +33,7 @@ TASK_OPTIONS = {"image_size": 64, "widths": [16, 32, 64, 128, 256]}
 
 
 def run_of(objective: str, seed: int, sites: list[str]) -> RunConfiguration:
-    """A run that differs in its objective, and in the learning rate that goes with it."""
+    """Return a run that differs in its objective, and in the learning rate that goes with it."""
     return RunConfiguration.model_validate(
         {
             "run": f"vessels-{objective.replace('_', '-')}-{seed}",

@@ -55,7 +55,7 @@ MODELS = {
 
 
 def run_of(model: Trained, wire: Wire, seed: int) -> RunConfiguration:
-    """A run of the demo's sites with this model and form."""
+    """Return a run of the demo's sites with this model and form."""
     scenario = SCENARIOS[model.task]
     options = {**scenario.task_options, "image_size": scenario.image_size, **model.task_options}
     return RunConfiguration.model_validate(
@@ -74,7 +74,7 @@ def run_of(model: Trained, wire: Wire, seed: int) -> RunConfiguration:
 
 
 def figures_of(form: Wire, run: RunConfiguration, tensors: TensorList, home: Path) -> dict[str, float]:
-    """Of a run played in ``home``: mean MB of what is sent either way, and MB of plain weights in a second."""
+    """Return the mean MB sent either way in a run played in ``home``, and the MB of plain weights in a second."""
     target, sent = home / "encoded", dict[str, list[int]](to_sites=[], from_sites=[])
     for round_no in range(1, run.rounds + 1):
         received = home / f"{round_no - 1:04d}.safetensors"
@@ -96,7 +96,7 @@ def figures_of(form: Wire, run: RunConfiguration, tensors: TensorList, home: Pat
 
 
 def _quickest(work: Callable[[], object]) -> float:
-    """Seconds of the quickest try."""
+    """Return the seconds of the quickest try."""
     taken = []
     for _ in range(TRIES):
         began = time.perf_counter()
@@ -106,7 +106,7 @@ def _quickest(work: Callable[[], object]) -> float:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """All figures of one model."""
+    """Measure all figures of one model."""
     model = MODELS[name]
     scenario, task = SCENARIOS[model.task], task_named(model.task)
     of_numbers: dict[str, Any] = {}

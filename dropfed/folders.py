@@ -69,7 +69,7 @@ class DropFolder:
 
     @property
     def site(self) -> str | None:
-        """The site's name; None likewise."""
+        """The site's name; None where ``federation.json`` does not hold."""
         return self._reading.federation.site if self._reading.federation else None
 
     def record(self, ref: MessageRef, kind: type[AnyPayload]) -> AnyPayload:

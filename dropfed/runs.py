@@ -44,7 +44,7 @@ def read_run(work: Path | str, run: str | None = None) -> RunView:
 
 
 def figures(view: RunView) -> dict[str, Figure]:
-    """Return the report's figures of what sites told and of what was decided, by name; a notebook shows each.
+    """Return the report's figures of what sites reported and of what was decided, by name; a notebook shows each.
 
     Those of one aggregate are of the chosen one, or of the last one that sites have received.
     """

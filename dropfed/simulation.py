@@ -55,7 +55,7 @@ class Simulation:
         return self.view.chosen_round or 0
 
     def frame(self) -> DataFrame:
-        """Return a row for each number that a site told of each aggregate, before it trained on."""
+        """Return a row for each number that a site reported of each aggregate, before it trained it further."""
         return self.view.frame()
 
     def decisions(self) -> DataFrame:

@@ -87,7 +87,7 @@ def with_problems(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
 
 
 def look_at_rights(work: Path) -> Iterator[Finding]:
-    """See whether nobody but its owner enters a work directory.
+    """Check that nobody but its owner can enter a work directory.
 
     Raises:
         ActionRequiredError: others may.
@@ -97,7 +97,7 @@ def look_at_rights(work: Path) -> Iterator[Finding]:
 
 
 def look_at_plugins(allowed: Mapping[str, str], where: str) -> Iterator[Finding]:
-    """See which plug-ins are installed and which are allowed. None is imported.
+    """Report which plug-ins are installed and which are allowed; import none.
 
     Args:
         allowed: SHA-256 by name, as this machine's people have written them down.
@@ -122,7 +122,7 @@ def look_at_plugins(allowed: Mapping[str, str], where: str) -> Iterator[Finding]
 
 
 def look_at_way(url: str, ca_file: Path | None, settings: str) -> Iterator[Finding]:
-    """See whether the server can be reached: proxy, name, connection, certificate. No password is sent.
+    """Check that the server can be reached: proxy, name, connection, certificate. No password is sent.
 
     Args:
         ca_file: certificates to trust instead of the public ones.
@@ -165,7 +165,7 @@ def look_at_way(url: str, ca_file: Path | None, settings: str) -> Iterator[Findi
 
 
 def look_at_server(folder: Folder, on_measured: Callable[[Capabilities], object] = lambda _: None) -> Iterator[Finding]:
-    """See whether the folder can be entered, and what its server can do; writes and removes a scratch folder there.
+    """Check that the folder can be entered, and what its server can do; a scratch folder there is removed again.
 
     Args:
         on_measured: told what its server can do.
@@ -246,7 +246,7 @@ class LookAtImages(Question[list[Finding]]):
 
 
 def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
-    """See whether all images and labels for a task can be read.
+    """Check that all images and labels for a task can be read.
 
     Args:
         setting: where the folder is named, as in "site.yaml: data".
@@ -287,7 +287,7 @@ def usual_options(task: Task, labels: Sequence[str]) -> Options:
 
 
 def look_at_masks(task: Task, root: Path, classes: Sequence[str]) -> Iterator[Finding]:
-    """See which masks of images that can be read may mean something else than they say."""
+    """Report the masks, of readable images, that may mean something else than they say."""
     from shared.learning.data.images import odd_masks, short_name  # noqa: PLC0415  (keeps --help instant)
 
     def warning(count: str, what: str, files: Sequence[Path], remedy: str) -> Finding:
@@ -307,7 +307,7 @@ def look_at_masks(task: Task, root: Path, classes: Sequence[str]) -> Iterator[Fi
 
 
 def _held_out(task: Task, found: Collection) -> Iterator[Finding]:
-    """See whether images tell a good model from a bad one."""
+    """Check that images tell a good model from a bad one."""
     from shared.learning.targets import target_counts  # noqa: PLC0415  (keeps --help instant)
 
     if len(found.samples) == 1:
@@ -335,14 +335,22 @@ def _held_out(task: Task, found: Collection) -> Iterator[Finding]:
 
 
 def look_at_ood(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
-    """Check that all of a task's out-of-distribution images can be read; arguments and errors as above."""
+    """Check that all of a task's out-of-distribution images can be read.
+
+    Args:
+        setting: where the folder is named.
+
+    Raises:
+        ConfigurationError: there is no such task.
+        DataError: names every file that cannot be read.
+    """
     task = _task_of(setting, task_name)
     found = task.open_unlabelled(root, task.options({}))
     yield Finding("ok", f"{task_name}: {pluralize(len(found), 'out-of-distribution image')} in {root}")
 
 
 def require_task(setting: str, task_name: str) -> None:
-    """Demand that there is a task of this name.
+    """Check that there is a task of this name.
 
     Args:
         setting: where it is named.

@@ -13,7 +13,7 @@ import time
 
 
 def end_with_starter(grace_s: float = 0.0) -> None:
-    """From now on, end this process so long after nobody holds the other end of its standard input any more."""
+    """End this process so long after nobody holds the other end of its standard input any more."""
 
     def wait() -> None:
         while os.read(0, 1):

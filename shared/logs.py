@@ -53,7 +53,7 @@ class _LogFile(RotatingFileHandler):
     """A log file; on a full disk it lacks lines, and standard error has them all the same."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
-        """Say nothing: a traceback about each line would bury the lines."""
+        """Stay silent: a traceback about each line would bury the lines."""
 
 
 def log_to(path: Path, form: LogForm = "text") -> None:

@@ -29,7 +29,7 @@ class PluginOptions:
     memory_gb: float
 
     def bounds(self, named: Sequence[Plugin], threads: int) -> Bounds:
-        """Return the same as bounds of the plug-ins that are named."""
+        """Return what the plug-ins that are named may take, as ``Bounds``."""
         return Bounds(
             said_in="the command line",
             allowed={plugin.name: plugin.sha256 for plugin in named},

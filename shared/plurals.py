@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def pluralize(count: int, one: str, many: str | None = None) -> str:
-    """As in "1 round", "2 rounds" and "1,234 images".
+    """Return a count with its noun, as in "1 round", "2 rounds" and "1,234 images".
 
     Args:
         many: what more than one are called, if not as ``one`` with an s.

@@ -30,7 +30,7 @@ class Polling:
         self._took_s: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
 
     def restart(self) -> None:
-        """Something happened, so more may follow soon."""
+        """Poll often again: something happened, so more may follow soon."""
         if self._awaited is not None:  # it had come since the last look, perhaps long before this one
             self._took_s[self._awaited].append(max(self._looked_s, self.waited_s / 2))
         self._awaited, self._since = None, time.monotonic()

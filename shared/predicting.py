@@ -16,7 +16,7 @@ from shared.exchange.records.run import Plugin
 from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered
 from shared.learning.kept_card import KeptCard
 from shared.learning.kept_model import described, open_model
-from shared.learning.predictions import PAGE, evaluate_labelled, predict, untold
+from shared.learning.predictions import PAGE, evaluate_labelled, predict, unreported
 from shared.plugin_options import PluginOptions, plugin_options
 from shared.plurals import pluralize
 
@@ -51,10 +51,11 @@ def evaluate_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ask_about(model: Path, *, images: Path, output: Path, page: bool, dicom_seg: bool, plugins: PluginOptions) -> None:
-    """Write what a model says about images; end with exit code 1 if one of them cannot be read.
+    """Write what a model says about images.
 
     Raises:
         DropfedError: the model cannot be opened, no image can be read, or ``output`` cannot be written.
+        SystemExit: one of the images cannot be read; the exit code is 1.
     """
     home, card = described(model)
     asked = Predict(folder=home, images=images, output=output, page=page, dicom_seg=dicom_seg)
@@ -80,8 +81,11 @@ def show_scores(
     home, card = described(model)
     asked = Evaluate(folder=home, labelled=folder, page=page)
     found = answered(asked, *_apart(card, plugins))
-    if left_out := ", ".join(found.untold):
-        say(f"warning: {left_out}: not told; install the plug-in's wheel, and pass {WITH_PLUGINS} to run it", err=True)
+    if left_out := ", ".join(found.unreported):
+        say(
+            f"warning: {left_out}: not reported; install the plug-in's wheel, and pass {WITH_PLUGINS} to run it",
+            err=True,
+        )
     if page is not None:  # scores do not depend on it
         _warn_of_theta(card)
     scores: dict[str, float | None] = {"images": found.images, "loss": found.loss}
@@ -102,7 +106,7 @@ def show_scores(
 
 
 def _warn_of_theta(card: KeptCard) -> None:
-    """Say that what is said of single images rests on no θ of the model's own, if it has none."""
+    """Warn that statements on single images rest on no θ of the model's own, if it has none."""
     if card.theta_status != "measured":
         say(f"warning: θ could not be measured here ({card.theta_status}); advice is given from 0.5", err=True)
 
@@ -146,14 +150,14 @@ class Evaluated:
 
     Args:
         main: the scores that matter most.
-        untold: those that a plug-in would tell which is not run.
+        unreported: those of a plug-in that is not run.
     """
 
     images: int
     loss: float | None
     scores: dict[str, float | None]
     main: list[str]
-    untold: list[str]
+    unreported: list[str]
 
 
 class Evaluate(Question[Evaluated]):
@@ -168,4 +172,4 @@ class Evaluate(Question[Evaluated]):
         kept = open_model(self.folder)
         evaluation = evaluate_labelled(kept, self.labelled, self.page)
         scores = {name: score.value for name, score in evaluation.scores.items()}
-        return Evaluated(evaluation.images, evaluation.loss, scores, [*kept.task.main_scores], untold(kept))
+        return Evaluated(evaluation.images, evaluation.loss, scores, [*kept.task.main_scores], unreported(kept))

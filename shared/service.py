@@ -43,7 +43,7 @@ class Manager:
         try:
             self._socket.sendto(message.encode(), self._address)
         except OSError as error:
-            logger.debug("the service manager was not told %s: %s", message, error)
+            logger.debug("the service manager was not informed of %s: %s", message, error)
 
     def sign(self) -> None:
         """Give a sign of life, unless one was given just now."""
@@ -72,19 +72,19 @@ def find_manager() -> None:
 
 
 def ready() -> None:
-    """Say that this process runs."""
+    """Report to systemd that this process runs."""
     if _manager is not None:
         _manager.tell("READY=1")
 
 
 def stopping() -> None:
-    """Say that this process ends because it was asked to."""
+    """Report to systemd that this process ends because it was asked to."""
     if _manager is not None:
         _manager.tell("STOPPING=1")
 
 
 def show(status: str) -> None:
-    """Say where this process stands, to whoever asks this machine: nothing that is not for every user of it."""
+    """Report where this process stands, to every user of this machine who asks: nothing confidential."""
     if _manager is not None:
         _manager.show(status)
 

@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 
 def own_software() -> str:
-    """Return it as a site's card says it, as in "dropfed 0.1.0"."""
+    """Return the name and version of this software as a card says it, as in "dropfed 0.1.0"."""
     return f"dropfed {version('dropfed')}"
 
 

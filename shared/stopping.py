@@ -19,7 +19,7 @@ def set_by_signals(stop: threading.Event) -> threading.Event:
 
 @contextmanager
 def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Have them set an event while the block runs."""
+    """Have signals set an event while the block runs."""
     former = {number: signal.getsignal(number) for number in _SIGNALS}
     set_by_signals(stop)
     try:

@@ -42,7 +42,7 @@ class Alone:
 
     @classmethod
     def begun(cls, trainer: Trainer, network: nn.Module) -> Alone:
-        """Return it as it is before its first step.
+        """Return the training of a site by itself, before its first step.
 
         Args:
             network: round 1's global model, with what the site begins with.
@@ -50,7 +50,7 @@ class Alone:
         return cls(trainer, network, new_optimizer(network, trainer.options, trainer.run.learning_rate.initial))
 
     def restore(self, path: Path) -> None:
-        """Go on from where a round left it in a file.
+        """Go on from where a round left the training in a file.
 
         Raises:
             RejectedError: the file holds something else.
@@ -63,7 +63,7 @@ class Alone:
         restore_memory(self.optimizer, self.network, {name: state[_MEMORY + name] for name in self._memory().tensors})
 
     def keep(self, path: Path) -> None:
-        """Write it where the next round finds it; one that has diverged is not, and goes on from the round before."""
+        """Write the model where the next round finds it; if it has diverged, that of the round before stays."""
         memory: Tensors = read_memory(self.optimizer, self.network) if self._memory().tensors else {}
         state = self.network.state_dict() | {_MEMORY + name: tensor for name, tensor in memory.items()}
         listed = self._listed()

@@ -61,7 +61,7 @@ class Settled:
         return images_in(self.sets[name], self.found.own.blocks)
 
     def require_allowed(self, run: str, policy: Policy) -> None:
-        """Demand that the hospital allows that.
+        """Check that the hospital's policy allows these images.
 
         Raises:
             ConfigurationError: it does not.
@@ -73,7 +73,7 @@ class Settled:
 def settle(
     work: Path, ledger: Mirror, site: SiteConfiguration, run: RunConfiguration, required: Requirements
 ) -> Settled:
-    """See which images a run would use. Nothing is written; the bytes of all files are looked at, and no pixel.
+    """Return which images a run would use. Nothing is written; the files' bytes are hashed, and no pixel is looked at.
 
     Raises:
         DataError: the folders cannot be read, or do not make the run's sets.
@@ -273,7 +273,7 @@ def _as_spending(spent: Spent) -> Spending:
 
 
 def _rows(of_sets: dict[SplitName, int]) -> dict[SetName, int]:
-    """Rows by set; out-of-distribution images are looked at whenever the test set is."""
+    """Return the rows by set; out-of-distribution images are looked at whenever the test set is."""
     rows: dict[SetName, int] = {"foreign": of_sets["test"]}
     return rows | {name: of_sets[name] for name in SPLITS}
 
@@ -282,7 +282,7 @@ def _rows(of_sets: dict[SplitName, int]) -> dict[SetName, int]:
 
 
 def _after_those_over(work: Path, ledger: Mirror, run: str) -> Kept:
-    """What is kept once all other runs that are over have given back what they did not take.
+    """Return what is kept once all other runs that are over have given back what they did not take.
 
     A run that this site has agreed to and that is not over, because it goes on or waits for its turn, counts with all
     that it may take. So whatever is agreed to meanwhile, together they never take more than the policy has.

@@ -181,7 +181,7 @@ class SiteConfiguration(Record):
 
 
 def require_site(work: Path) -> None:
-    """Demand that a directory is a site's; settings that are just being edited stand in nobody's way.
+    """Check that a directory is a site's; settings that are just being edited are no obstacle.
 
     Raises:
         ConfigurationError: it is not.
@@ -191,7 +191,7 @@ def require_site(work: Path) -> None:
 
 
 def require_here(work: Path) -> None:
-    """Demand that a site was set up in a directory, whatever has become of its settings since.
+    """Check that a site was set up in a directory, whatever has become of its settings since.
 
     Raises:
         ConfigurationError: there is no such directory, or it is no site's.
@@ -216,7 +216,7 @@ def read_configuration(work: Path) -> SiteConfiguration:
 
 
 def _misfits(work: Path, configuration: SiteConfiguration) -> list[str]:
-    """Where the settings are not of the site that takes part from here: as the aggregator, or else its card, says."""
+    """Return where the settings contradict the site that takes part from here, by the aggregator or by its card."""
     for name in (FEDERATION, SITE_CARD):
         path = work / MIRROR / name
         try:
@@ -239,7 +239,7 @@ def other_site(where: str, reason: str, configuration: SiteConfiguration) -> Act
 
 
 def opened_federation(content: bytes, configuration: SiteConfiguration) -> Federation:
-    """``federation.json`` as the folder has it, if the aggregator wrote it that this site believes.
+    """Return ``federation.json`` as the folder has it, if the aggregator that this site trusts wrote it.
 
     Raises:
         ActionRequiredError: somebody else did, or it is damaged.
@@ -251,7 +251,7 @@ def opened_federation(content: bytes, configuration: SiteConfiguration) -> Feder
 
 
 def identity(work: Path) -> Federation | SiteConfiguration:
-    """As whom this site takes part, and the aggregator's key: what a broken ``site.yaml`` takes from nobody.
+    """Return as whom this site takes part, and the aggregator's key, even if ``site.yaml`` is broken.
 
     Raises:
         ConfigurationError: the aggregator has not accepted this site yet, and ``site.yaml`` cannot be read.
@@ -299,8 +299,9 @@ def configuration_in_force(work: Path) -> SiteConfiguration:
 
 
 def workers_of(configuration: SiteConfiguration) -> int:
-    """How many processes prepare images for one that trains: as the file says, or for a GPU its part of all cores but
-    one, up to eight.
+    """Return how many processes prepare images for one that trains.
+
+    That is what the file says, or for a GPU its part of all cores but one, up to eight.
     """
     if configuration.workers is not None:
         return configuration.workers

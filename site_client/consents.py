@@ -108,7 +108,7 @@ class Consents:
         return True
 
     def _check_start(self, run: str, offered: Sharing) -> None:
-        """Demand that the offer brings exactly what its list says that it brings to begin with.
+        """Check that the offer brings exactly what its list says that it brings to begin with.
 
         Raises:
             RejectedError: saying what is different.

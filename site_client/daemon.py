@@ -198,7 +198,7 @@ class Daemon:
         self._heartbeat.beat(phase, self._channel, MessageRef("offer", asked) if asked else None)
 
     def _rest_or_trouble(self) -> Phase:
-        """As ``_rest``, also where what stands in the way, and was told, keeps it from being known."""
+        """Return the phase of ``_rest``, or of the trouble that keeps it from being known and was already reported."""
         try:
             return self._rest()
         except Exception:
@@ -320,7 +320,7 @@ class Daemon:
         return Turn.LOOKED
 
     def _note_stray(self, error: DropfedError | None) -> None:
-        """Tell what a look has found that is not as it must be, and once that it is over."""
+        """Report what a look has found that is not as it must be, and once that it is over."""
         before, self._stray = self._stray, sentence(str(error)) if error else None
         if error is not None and self._stray != before:
             logger.warning("%s", error)

@@ -143,7 +143,7 @@ class ScoreTable:
         )
 
     def spent(self, epsilon: float, images: int) -> None:
-        """Tell in the last row what the site has spent of its images' privacy, rounded up; that is about no image.
+        """Report in the last row the rounded-up ε that the site has spent of its images' privacy; it is about no image.
 
         A round that is not scored has no row yet: then one is of so many training images, as its consent, and tells no
         score of them.
@@ -179,9 +179,10 @@ def _cut(loss: Score) -> Score:
 
 
 def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[str]:
-    """The scores of a set that are about parts of blocks: those over images that the model chooses; the recalls, and
-    the images, of classes that a block has beside others, and with them all means over classes. With these recalls left
-    out alone, the means would still tell them.
+    """Return the scores of a set that are about parts of blocks, which are withheld.
+
+    They are: scores over images that the model chooses; the recalls, and the images, of classes that a block has beside
+    others; and with them all means over classes, which would still tell the recalls.
     """
     of_block: dict[int | str, set[int]] = defaultdict(set)
     for sample in samples:
@@ -200,9 +201,9 @@ def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[
 def reliability(found: MeasuredUncertainty, policy: Policy) -> Reliability:
     """Return what of a site's θ and its uncertainties may leave.
 
-    θ and its status always do: they are the method. All else is told only over as many images as the policy wants: how
-    many were wrong only if as many were wrong and right, and quantiles only if there are as many images in each tenth.
-    Its AUROC ranks images that the model chooses, so it is told of public images alone.
+    θ and its status always do: they are the method. All else is reported only over as many images as the policy wants:
+    how many were wrong only if as many were wrong and right, and quantiles only if as many images are in each tenth.
+    Its AUROC ranks images that the model chooses, so it is reported of public images alone.
     """
     threshold = youden_threshold(found.uncertainty, found.wrong)
     auroc = ranking(found.uncertainty, found.wrong).auroc()

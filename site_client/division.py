@@ -87,7 +87,7 @@ class Budget(Record):
     runs: dict[Name, Agreed] = {}
 
     def rows_of(self, blocks: Iterable[int], *, but: str = "") -> int:
-        """How many rows are taken over the one of these blocks over which most are; what no block tells counts for all.
+        """Return the most rows taken over any one of these blocks; rows whose block is unknown count for all.
 
         Args:
             but: a run that is left out.

@@ -76,7 +76,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     for task in configuration.data:
         yield from with_problems(partial(_images, task, work, configuration, run))
     for task, folder in configuration.out_of_distribution.items():
-        yield from with_problems(partial(_foreign_images, task, work / folder, configuration))
+        yield from with_problems(partial(_out_of_distribution_images, task, work / folder, configuration))
 
 
 def _images(task: str, work: Path, configuration: SiteConfiguration, run: RunConfiguration | None) -> Iterator[Finding]:
@@ -85,13 +85,13 @@ def _images(task: str, work: Path, configuration: SiteConfiguration, run: RunCon
     return look_at_own_images(task, work, configuration, run)
 
 
-def _foreign_images(task: str, root: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
+def _out_of_distribution_images(task: str, root: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
     asked = LookAtImages(setting=f"{FILE}: out_of_distribution", task=task, root=root, is_labelled=False)
     yield from answered(asked, configuration, plugins_of([("tasks", task)]))
 
 
 def _published_weights(work: Path, run: RunConfiguration, listed: Sharing) -> Iterator[Finding]:
-    """See whether the weights are here that the newest run has this site take from its own copy.
+    """Check that the weights are here that the newest run has this site take from its own copy.
 
     Raises:
         ConfigurationError: they are not.
@@ -102,7 +102,7 @@ def _published_weights(work: Path, run: RunConfiguration, listed: Sharing) -> It
 
 
 def _division(work: Path) -> Iterator[Finding]:
-    """See whether the division of the images is the one that this site agreed to its last run with.
+    """Check that the division of the images is the one with which this site agreed to its last run.
 
     Raises:
         ActionRequiredError: it is not.

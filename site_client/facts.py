@@ -72,14 +72,14 @@ def current(exchange: Exchange) -> Linked | None:
 
 
 def may_leave(exchange: Exchange, run: str) -> bool:
-    """Whether there is a run to withdraw from: one that we agreed to, that is not over, and that we have not left."""
+    """Return whether there is a run to withdraw from: we agreed to it, it is not over, and we have not left it."""
     consent = consent_of(exchange, run)
     is_left = exchange.message(MessageRef("withdrawal", run)) is not None
     return consent is not None and consent.agrees and not is_left and ending_of(exchange, run) is None
 
 
 def may_answer(exchange: Exchange, ref: MessageRef, card: str) -> frozenset[str | None]:
-    """Digests of which the aggregator's next message, at ``ref``, must answer one; None stands for no message.
+    """Return the digests of which the aggregator's next message, at ``ref``, must answer one; None is no message.
 
     Args:
         card: digest of our card.

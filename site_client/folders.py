@@ -87,7 +87,7 @@ def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[
 
 
 def _require_allowed(task: str, plugins: Iterable[Plugin], site: SiteConfiguration) -> None:
-    """Demand that the wheel which reads a folder may be imported here: no run asks for it, so none is declined for it.
+    """Check that the wheel which reads a folder may be imported here; no run asks for it, so no run is declined for it.
 
     Raises:
         ActionRequiredError: it may not.
@@ -102,7 +102,7 @@ def _require_allowed(task: str, plugins: Iterable[Plugin], site: SiteConfigurati
 
 
 def all_units(work: Path, site: SiteConfiguration) -> dict[str, tuple[Unit, ...]]:
-    """Return the same of all tasks: an image that lies in two folders is to come into one block."""
+    """Return what lies in the folders of all tasks: an image that lies in two folders must come into one block."""
     return units_in(work, site, sorted({*site.data, *site.out_of_distribution}))
 
 

@@ -80,11 +80,11 @@ class Heartbeat:
         self._noted_at = self._sent_at = self._began_at = float("-inf")
 
     def begin(self, channel: Channel) -> None:
-        """Say here, and here alone, that the daemon runs: the folder may not be there to be told."""
+        """Note on this machine only that the daemon runs: the folder may be out of reach."""
         self._say(self._status("waiting", channel, None, 0), sends=False)
 
     def note_trouble(self, error: DropfedError | None) -> None:
-        """Say what stands in the way, or that nothing does any more. At once: the work may be held up for long.
+        """Report at once what stands in the way, or that nothing does any more: the work may be held up for long.
 
         A server that does not answer is not asked to take it, which would hold up the work for longer.
         """
@@ -100,7 +100,7 @@ class Heartbeat:
     def beat(
         self, phase: Phase, channel: Channel, ref: MessageRef | None = None, *, percent: int = 0, now: bool = False
     ) -> None:
-        """Say where we stand."""
+        """Report where we stand, in the status file and, if it is due, in the folder."""
         service.alive()
         time_s = time.monotonic()
         if phase == self.phase and time_s - self._noted_at < NOTED_EVERY_S and not now:

@@ -87,7 +87,7 @@ def drafted_unit(
 
 
 def as_named(work: Path) -> Path:
-    """A work directory as people name it: one that systemd gave to a user of its making is found in /var/lib too."""
+    """Return a work directory as people name it; systemd shows that of a user of its making in /var/lib too."""
     return _STATE[0] / work.name if work.parent == _STATE[1] else work
 
 
@@ -159,8 +159,9 @@ def _systemctl(root: Path, *arguments: str, remedy: str = "its own words are abo
 
 
 def _identity(work: Path, user: str | None, problems: list[str]) -> str:
-    """Who runs the daemon: whom a person names; or the owner of the work directory; or, where that is root, and the
-    directory lies in /var/lib, a user that systemd makes for the time it runs.
+    """Return who runs the daemon: the named user, or else the owner of the work directory.
+
+    If that is root and the directory lies in /var/lib, it is a user that systemd makes for the time it runs.
 
     Args:
         problems: a sentence is added where it may be none of them.

@@ -32,7 +32,7 @@ _MEMORY_OF_CONTAINER = "/sys/fs/cgroup/memory.max"
 
 
 def look_at_daemon(work: Path) -> Iterator[Finding]:
-    """See whether a daemon works in this directory, and whether systemd starts one with the machine."""
+    """Check whether a daemon works in this directory, and whether systemd starts one with the machine."""
     if is_at_work(work):
         yield Finding("ok", "daemon: one works in this directory; a second one would not start")
         if (changed := changed_settings(work, running_configuration(work))) is not None:
@@ -78,7 +78,7 @@ def unit_of(work: Path, folders: tuple[str, ...] = _UNITS) -> Path | None:
 
 
 def look_at_room(work: Path) -> Iterator[Finding]:
-    """See how much disk and memory there is."""
+    """Check how much disk and memory there is."""
     free = shutil.disk_usage(work).free
     text = f"disk: {size_text(free)} left for {work}"
     if free < LITTLE_DISK_BYTES:
@@ -113,7 +113,7 @@ def memory_bytes() -> int | None:
 
 
 def look_at_computing(configuration: SiteConfiguration) -> Iterator[Finding]:
-    """See which GPUs PyTorch sees, and whether this site can compute as its settings say.
+    """Check which GPUs PyTorch sees, and that this site can compute as its settings say.
 
     Raises:
         ActionRequiredError: it cannot.

@@ -332,7 +332,7 @@ class Mover:
         return True
 
     def _leave_there(self, path: str, error: RejectedError) -> None:
-        """Say once that something stays where it is, for it is not what it should be; what follows it waits."""
+        """Report once that an invalid file or message stays on the server; what follows it waits."""
         if str(error) not in self._told:
             self._told.add(str(error))
             logger.warning("%s is left on the server: %s", path, error)
@@ -361,7 +361,7 @@ class Mover:
         logger.info("brought %s from the server", message.ref.path)
 
     def _require_room(self, message: Message) -> None:
-        """Never begin what cannot be ended.
+        """Check that there is room for a message before moving it, so that nothing is begun that cannot be ended.
 
         Raises:
             ActionRequiredError: there is no room.

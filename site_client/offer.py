@@ -108,8 +108,9 @@ def why_over(work: Path, run: str) -> str | None:
 
 
 def why_refused(work: Path, run: str) -> str | None:
-    """Why the daemon would decline a run though a person agrees to it; None where it would not, as far as is known
-    before an image is read, or where its settings cannot be read now.
+    """Return why the daemon would decline a run although a person agrees to it, or None.
+
+    It is None too if the reason is in the images, or if the settings cannot be read now.
 
     Raises:
         ConfigurationError: no such run was offered here.
@@ -129,7 +130,7 @@ def _weighed(
 ) -> tuple[Settled | str, list[str]]:
     """Return which images a run would use here, or why that cannot be told; and why the daemon would decline the run.
 
-    It decides by the same. Images that are not as they must be are none of the reasons: it waits until they are.
+    The daemon decides by the same function. Unfit images are no reason to decline: it waits until they are mended.
     """
     from site_client.commitment import settle  # noqa: PLC0415  (PyTorch)
     from site_client.train import check_offer  # noqa: PLC0415  (PyTorch)
@@ -149,7 +150,7 @@ def _weighed(
 
 
 def describe(work: Path, run: str) -> str:
-    """Several lines for a person who has to decide.
+    """Return several lines about a run for a person who has to decide.
 
     Raises:
         ConfigurationError: no such run was offered here.

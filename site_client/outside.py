@@ -9,7 +9,7 @@
               metrics.csv           epoch,split,loss and the scores that the run lists
 
 Nothing that a program writes leaves as it is. The model is written anew, tensor by tensor; of the table only columns
-that the run lists are read, and they are told as scores of our own are. All counts are ours.
+that the run lists are read, and they are reported as our own scores are. All counts are ours.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _listing(handing: Sequence[tuple[Split, Listed]], classes: Sequence[str], ha
 
 
 def _largest(trainer: Trainer) -> int:
-    """Bytes of a file that a program writes, at most."""
+    """Return the most bytes that a file written by a program may have."""
     numbers = sum(prod(tensor.shape) for tensor in trainer.sharing.tensors.values())
     return 4 * numbers + _HEADER_BYTES + MAX_RECORD_BYTES
 
@@ -227,7 +227,7 @@ def _work(
 
 
 def _require_few(written: Path, whose: str, largest: int) -> None:
-    """Demand that a program at work does not fill the disk; a file that it removed while it is open, nobody lists."""
+    """Check that a program at work does not fill the disk; a file that it removed while it is open is not listed."""
     if (left := shutil.disk_usage(written).free) < _LEFT_BYTES:
         raise ActionRequiredError(
             f"{whose}: was ended, for only {size_text(left)} are left on the disk with {written}; free some there, or "

@@ -79,7 +79,7 @@ def overview(work: Path) -> dict[str, Any]:
 
 
 def overview_text(state: dict[str, Any]) -> str:
-    """Return the same for people."""
+    """Return the overview in words, for people."""
     lines = [f"{state['site']}: {status_text(state)}"]
     if not state["running"]:
         lines.append(f"the daemon is not running: start it with `dropfed-site run --work {quoted(state['work'])}`")
@@ -94,8 +94,8 @@ def overview_text(state: dict[str, Any]) -> str:
         how = f"met trouble: {state['moved']['trouble']}" if state["moved"]["trouble"] else "went well"
         lines.append(f"server: the last look of `dropfed-site move`, {moment_text(state['moved']['at'])}, {how}")
     lines.append(f"limits: {state['limits']}")
-    # No record of the aggregator's tells which software it works with (docs/protocol.md).
-    lines.append(f"software: {state['software']}; the aggregator's: not told")
+    # No record of the aggregator's tells which software it works with (protocol 4.2).
+    lines.append(f"software: {state['software']}; the aggregator's: not reported")
     if state["settings"]:
         lines.append(f"settings: {state['settings']}")
     if state["trouble"]:
@@ -106,7 +106,7 @@ def overview_text(state: dict[str, Any]) -> str:
 def _standing(
     work: Path, configuration: SiteConfiguration, ledger: Mirror, status: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """Whom or what the site waits for, and what happens then."""
+    """Return what or whom the site waits for, and what happens then."""
     if store.is_paused(work):
         return "a person here, to end the pause", f"nothing, until `dropfed-site resume --work {quoted(work)}`"
     waits_for, then = what_it_waits_for(work, configuration, ledger)
@@ -120,7 +120,7 @@ def _standing(
 
 
 def _since(work: Path, ledger: Mirror, status: Mapping[str, Any]) -> str | None:
-    """Since when it waits for that, in UTC; None if that is not known."""
+    """Return since when it waits for that, in UTC; None if that is not known."""
     if (paused_at := store.paused_at(work)) is not None:
         return time_text(paused_at)
     messages = [message for message in (ledger.last_from_peer(), *ledger.own_messages()[-1:]) if message]
@@ -156,7 +156,7 @@ def how_ended(work: Path, ledger: Mirror, run: str) -> str | None:
 
 
 def what_it_waits_for(work: Path, configuration: SiteConfiguration, ledger: Mirror) -> tuple[str, str]:
-    """The same by the messages of the aggregator, if nothing stands in the way and no person paused the site."""
+    """Return what the site waits for by the aggregator's messages, if it is neither in trouble nor paused."""
     looks = f"looks again within {configuration.poll_seconds:g} s"
     if not (ledger.root / FEDERATION).exists():
         return "the aggregator, to accept this site's card", looks

@@ -179,7 +179,7 @@ def _divided(task: Task, dataset: Dataset, parts: Parts, by: str) -> Iterator[Fi
 
 
 def _copies(task_name: str, parts: Parts) -> Finding:
-    """See whether the same image, pixel by pixel as it is trained on, lies in two splits under two names."""
+    """Check whether the same image, pixel by pixel as it is trained on, lies in two splits under two names."""
     same: dict[str, list[tuple[str, str]]] = {}
     for name, samples in parts.items():
         for sample in samples:
@@ -199,7 +199,7 @@ def _copies(task_name: str, parts: Parts) -> Finding:
 
 
 def _named(task_name: str, files: Sequence[Path]) -> Iterator[Finding]:
-    """See what the files say beside their pixels, or sounds."""
+    """Report what the files say beside their pixels, or sounds."""
     if not files:
         yield Finding(
             "note", f"{task_name}: its files are no images or sounds, and are not looked through for what names people"

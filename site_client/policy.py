@@ -30,7 +30,7 @@ class Judgement:
 def judge(
     policy: Policy, run: RunConfiguration, decision: bool | None, site: str = "", places: Sequence[Path] = ()
 ) -> Judgement:
-    """Say yes, no or ask to a run, by what its configuration says in so many words; ``excesses`` has what follows.
+    """Return yes, no or ask for a run, by its configuration alone; ``excesses`` has what follows from it.
 
     Args:
         site: which this is, for a run in which some sites train by a program.

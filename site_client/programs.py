@@ -77,7 +77,7 @@ def exposed(program: Program, places: Iterable[Path]) -> list[str]:
 
 
 def look_at_programs(work: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
-    """See which programs may train here, and whether they are as they were allowed."""
+    """Check which programs may train here, and that they are as they were allowed."""
     places = own_places(work, configuration)
     for program in configuration.policy.external_trainers:
         if problems := [*_obstacles(program), *exposed(program, places)]:
@@ -148,7 +148,7 @@ def _files(program: Program) -> Iterator[tuple[str, Path]]:
 
 
 def _require_kept(program: Program, path: Path) -> None:
-    """Demand that not everybody can change a file, or put others into a directory; in `/tmp` nobody moves another's."""
+    """Check that not everybody can change a file, or put others into a directory; in `/tmp` nobody moves another's."""
     mode = path.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise ConfigurationError(

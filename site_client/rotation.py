@@ -24,7 +24,7 @@ from site_client.configuration import identity, read_configuration
 
 
 def own_key(work: Path) -> SigningKey:
-    """This site's signing key.
+    """Return this site's signing key.
 
     Raises:
         ActionRequiredError: it is missing, readable by others, or not a key; or the mirror's records of keys are
@@ -59,7 +59,7 @@ def shown_key(work: Path) -> str:
 
 
 def shown_key_by(work: Path, folder: Folder, key: str) -> str:
-    """The same where a lost disk held card and hand-overs: then those in the folder tell it, if they are this site's.
+    """Return the key shown, read from this site's hand-overs in the folder if a lost disk held card and hand-overs.
 
     Args:
         key: what ``shown_key`` says.
@@ -90,7 +90,7 @@ def _as_shown(work: Path, key: str, ourselves: Peer) -> str:
 
 
 def _ourselves(work: Path) -> Peer:
-    """This site with all its keys; without a card in the mirror it has none."""
+    """Return this site with all its keys; without a card in the mirror it has none."""
     us = identity(work)
     mirror = work / MIRROR
     return followed(enrolled(Peer(us.federation, us.site, us.site, ""), mirror), mirror)
@@ -109,7 +109,7 @@ def read_ledger(work: Path) -> Mirror:
 
 
 def require_rotatable(work: Path) -> Head:
-    """Demand that there is a key here that can hand over; return the last message that it signed.
+    """Check that there is a key here that can hand over; return the last message that it signed.
 
     Raises:
         ConfigurationError: this site has sent nothing yet, so there is nothing to hand over.

@@ -153,7 +153,7 @@ class RoundWork:
         return decided is not None and decided.answer == "withdraw"
 
     def seconds_until_training(self) -> float:
-        """Until the hours in which this site may train; 0 in them."""
+        """Return the seconds until the hours in which this site may train; 0 in them."""
         return seconds_until(self._configuration.limits.training_hours, datetime.now())
 
     def go_on_or_stop(self, run: str | None) -> None:
@@ -175,7 +175,7 @@ class RoundWork:
     # --- rounds ----------------------------------------------------------------------------------------------
 
     def answer_or_leave(self, ref: MessageRef) -> None:
-        """A person who pauses the site or withdraws does not have to wait for the end of the training."""
+        """Answer a round, or stop training as soon as a person pauses the site or withdraws."""
         try:
             self._answer_round(ref)
         except Stopped as reason:
@@ -186,19 +186,20 @@ class RoundWork:
     def _answer_round(self, ref: MessageRef) -> None:
         """Train from the signed input alone, so that a crash repeats the work and ends at the same bytes."""
         ledger = self._ledger
-        # 1. The round asks for exactly what the offer said that we agreed to.
+        # 1. The round asks for exactly what the offer said that we agreed to (protocol 6.3).
         configuration = ledger.record(ref, RoundConfiguration)
         trainer = self.trainer(ref.run)
         if configuration != round_configuration(trainer.run, ref.round_no, self._configuration.site):
             raise RejectedError(f"{ref.path}/{names.ROUND_CONFIGURATION}", "asks for something else than was agreed to")
-        # 2. The global model is checked, and brought into the plain form.
+        # 2. The global model is checked (protocol 9.1), and brought into the plain form (protocol 9.2).
         received = self._received(ref, trainer)
         self._heartbeat.beat("training", self._channel, ref)
 
         def is_time(percent: int) -> bool:
             return self._is_time(ref, percent)
 
-        # 3. What is written goes where the signed update will lie, or stays here with its personal parts.
+        # 3. What is written goes where the signed update will lie, or stays here with its personal parts
+        #    (protocol 7.1).
         update = MessageRef("update", ref.run, ref.round_no)
         model, wire = ledger.path(update, names.SITE_MODEL), trainer.run.wire
         files = Files(
@@ -215,12 +216,13 @@ class RoundWork:
             alone_kept=store.alone_path(self._work, ref.run, ref.round_no) if trainer.run.baseline else None,
             first=self._first(ref, received) if trainer.run.paired else None,
         )
-        # 4. The received model is measured, and trained on our images.
+        # 4. The received model is measured (protocol 8.3 and 8.4), and trained on our images.
         began = time.monotonic()
         worked = self._work_through(trainer, configuration, files, is_time)
         what = f"trained on {pluralize(worked.images, 'image')}" if configuration.epochs else "validated"
         logger.info("%s: %s in %.0f s", store.round_name_of(ledger, ref), what, time.monotonic() - began)
-        # 5. The tables and the tensors that leave, in the run's form, are signed; from here on they are sent.
+        # 5. The tables and the tensors that leave are the update (protocol 6.3), in the run's form. After one last look
+        #    whether a person has paused the site or withdrawn it is signed, and what is signed is sent.
         answer: dict[str, bytes | Path] = dict(worked.tables)
         known = {}
         for group, entry in worked.sent.items():
@@ -264,6 +266,7 @@ class RoundWork:
         here; asked in this order. Torchrun never has a private run, whose noise one process must draw.
         """
         run, site = trainer.run, self._configuration
+        # 1. By torchrun's processes, each of which reads the images; with a plug-in, in a process of its own.
         by_torchrun = site.launcher == "torchrun" and run.privacy is None and run.program_at(site.site) is None
         if by_torchrun:
             self._dataset = None  # each process reads the images itself
@@ -281,12 +284,15 @@ class RoundWork:
                 return work_together(asked, is_time)
             worked = answered(asked, site, run.plugins, is_time)
             return as_promised(worked, trainer, configuration, files, names_of(run.plugins))
+        # 2. By the program that the hospital installed. A round without epochs needs it only for the task that nothing
+        #    else can score.
         dataset = self.images(run.run)
         if run.program_at(site.site) is not None and (configuration.epochs or run.task == EXTERNAL):
             worked = trained_outside(
                 trainer, dataset, configuration, files, work=self._work, site=site, is_time=is_time
             )
             return as_promised(worked, trainer, configuration, files, called(run, site))
+        # 3. Here, by this software.
         self._require_agreed_count(trainer, dataset)
         trained_before = store.rounds_trained(self._ledger, run.run, before=configuration.round)
 
@@ -294,7 +300,7 @@ class RoundWork:
         return trainer.work(dataset, configuration, files, on_progress, trained_before=trained_before)
 
     def _is_time(self, ref: MessageRef, percent: int) -> bool:
-        """Tell how far the work is; return whether to go on or to rest.
+        """Report how far the work is; return whether to go on or to rest.
 
         Raises:
             Stopped: it is not wanted any more.
@@ -312,7 +318,7 @@ class RoundWork:
         return on_progress
 
     def _require_agreed_count(self, trainer: Trainer, dataset: Dataset) -> None:
-        """Demand for a private run, whose cost is reckoned from it, as many training images as we agreed with.
+        """Check that a private run, whose cost depends on it, has as many training images as we agreed with.
 
         Raises:
             ActionRequiredError: there are others now.
@@ -352,7 +358,7 @@ class RoundWork:
         return unkept_final(self._work, self._ledger, left_alone)
 
     def keep_final(self, run: str) -> None:
-        """A final model that cannot be kept is told, and tried again later: it holds up no other run."""
+        """Keep a final model. If it cannot be kept, report that and try again later: no other run waits for it."""
         release(self._work, self._ledger, run)
         ref = MessageRef("final", run)
         on_progress = self._resting_until(lambda percent: self._is_time(ref, percent))

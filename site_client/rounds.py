@@ -138,20 +138,26 @@ def decide(site: SiteFacts) -> Action:
     """Return the one thing to do now."""
     if site.paused:
         return Wait()
+    # 1. The site joins: its card goes there, and the aggregator's answer to it is awaited (protocol 4.1).
     if not site.card_published:
         return PublishCard()
     if not site.enrolled:
         return Wait() if site.looked else ReadFederation()
+    # 2. What is signed is sent before anything new is signed, in the order of the chain (protocol 3.2).
     if site.unpublished:
         return Publish()
+    # 3. A withdrawal waits for nothing but that: the sooner it is there, the less is asked of this site (protocol 6.8).
     leaving = next((run for run in site.runs if run.leaving), None)
     if leaving is not None:
         return Withdraw(leaving.last.run)
+    # 4. All that came is read before anything is answered: no round is trained that has closed (protocol 6.4).
     if not site.looked:
         return next_look(site)
+    # 5. The open round is answered, in the hours for training; of a run that we left none is.
     asked = next((run for run in site.runs if run.last.kind == "round" and not (run.answered or run.is_left)), None)
     if asked is not None and site.may_train:
         return AnswerRound(asked.last.run, asked.last.round_no)
+    # 6. Final models and offers come after the round, for which others wait.
     if site.unkept is not None:
         return KeepFinal(site.unkept)
     undecided = tuple(run.last.run for run in site.runs if run.last.kind == "offer" and run.agreed is None)
@@ -159,11 +165,14 @@ def decide(site: SiteFacts) -> Action:
 
 
 def next_look(site: SiteFacts) -> Look:
-    """Return where the aggregator's next message can lie."""
+    """Return where the aggregator's next message can lie (protocol 6.1)."""
+    # A round is followed by its verdict: until that is there, nothing else comes, not even an offer (protocol 6.2).
     in_round = next((run.last for run in site.runs if run.last.kind == "round"), None)
     if in_round is not None:
         return Look((MessageRef("verdict", in_round.run, in_round.round_no),))
+    # A run whose rounds have begun is played to its end before another's begin (protocol 6.2).
     going_on = [run for run in site.runs if run.is_played] or site.runs
+    # Where we agreed, any later round or the final model can come; where no round came yet, an abort can.
     agreed = [run.last for run in going_on if run.agreed]
     finals = [MessageRef("final", last.run) for last in agreed]
     aborts = [MessageRef("abort", run.last.run) for run in going_on if run.last.kind == "offer"]

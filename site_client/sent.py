@@ -83,7 +83,7 @@ def sent(work: Path, since: str | None = None) -> State:
 
 
 def sent_text(state: State) -> str:
-    """Return the same for people; of tensors how many there are, and of how many numbers."""
+    """Return what left in words, for people; of tensors their count and that of their numbers."""
     since = f" since {moment_text(state['since'])}" if state["since"] else ""
     folder = (
         state["folder"] or "a folder that site.yaml does not name now: `dropfed-site check` says what is wrong there"
@@ -251,7 +251,7 @@ def _listed(sharing: Sharing, name: str) -> Layout | None:
 
 
 def _last_seen(ledger: Mirror, status: Status | None) -> int:
-    """Number of our last message that the folder has for certain."""
+    """Return the number of our last message that the folder has for certain."""
     answered = {message.manifest.in_reply_to for message in ledger.peer_messages()}
     if status is not None:
         answered.add(status.own_head.digest)

@@ -89,7 +89,7 @@ def settings_of(
 
 
 def require_unused(work: Path, configuration: SiteConfiguration, password: str | None) -> None:
-    """Demand of the folder, before anything is kept here, that it is this aggregator's and no other directory's.
+    """Check, before anything is kept here, that the folder belongs to this aggregator and to no other directory.
 
     What keeps us from reading there is left to `check`, as is the card where a signing key is here already.
 

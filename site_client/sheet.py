@@ -90,7 +90,7 @@ def make_sheet(work: Path, ledger: Mirror, site: SiteConfiguration, survey: Surv
 
 
 def _require_apart(images: int, earlier: Mapping[str, Sheet], least: int) -> None:
-    """Demand that this sheet is about the images of each earlier one, or about as many more or fewer as a figure needs.
+    """Check that this sheet is about the images of each earlier one, or about as many more or fewer as a figure needs.
 
     Raises:
         DataError: whoever subtracts them would learn of a few images.

@@ -5,7 +5,6 @@ signing.key  encryption.key  password    what only their owner can read
 signing.key.new                          while `rotate-key` makes it the next signing key
 mirror/                                  what was exchanged: what we signed and what we accepted
 ciphertext/                              what is encrypted in the folder and on its way there or here
-quarantine/                              what was refused, and why
 decisions/RUN                            what a person here decided about a run: yes, no or withdraw, and why
 paused                                   a person here paused this site; gone once it goes on
 restored                                 a disk was lost; gone once a person accepted a new division
@@ -125,7 +124,7 @@ def note_restored(work: Path) -> None:
 
 
 def is_restored(work: Path) -> bool:
-    """Return whether it is, and no person has accepted that yet."""
+    """Return whether this site lost its disk, and no person has accepted a new division yet."""
     return (work / RESTORED).exists()
 
 
@@ -167,12 +166,12 @@ def offered_start(ledger: Mirror, run: str) -> Path | None:
 
 
 def start_path(work: Path, run: str) -> Path:
-    """Return where that lies together with this site's own copy of published weights."""
+    """Return where the beginning of a run lies, together with this site's own copy of published weights."""
     return work / "start" / f"{run}{names.WEIGHTS_SUFFIX}"
 
 
 def runs_with_start(work: Path) -> list[str]:
-    """Return the runs that such a file is here of."""
+    """Return the runs whose beginning is kept here."""
     return [path.name.removesuffix(names.WEIGHTS_SUFFIX) for path in (work / "start").glob(f"*{names.WEIGHTS_SUFFIX}")]
 
 
@@ -182,7 +181,7 @@ def noise_path(work: Path, run: str) -> Path:
 
 
 def runs_with_noise(work: Path) -> list[str]:
-    """Return the runs that such a secret is here of."""
+    """Return the runs whose secret for noise is kept here."""
     return [path.name for path in (work / "noise").glob("*")]
 
 
@@ -197,7 +196,7 @@ def personal_path(work: Path, run: str, round_no: int) -> Path:
 
 
 def runs_with_personal(work: Path) -> list[str]:
-    """Return the runs that something stayed here of."""
+    """Return the runs of which something stayed here."""
     return [path.name for path in (work / "personal").glob("*")]
 
 
@@ -218,7 +217,7 @@ def alone_path(work: Path, run: str, round_no: int) -> Path:
 
 
 def runs_with_alone(work: Path) -> list[str]:
-    """Return the runs that such a model is here of."""
+    """Return the runs beside which this site trained a model by itself that is kept here."""
     return [path.name for path in (work / "alone").glob("*")]
 
 
@@ -228,7 +227,7 @@ def first_path(work: Path, run: str) -> Path:
 
 
 def runs_with_first(work: Path) -> list[str]:
-    """Return the runs that such a model is here of."""
+    """Return the runs whose global model of round 1 is kept here."""
     return [path.stem for path in (work / "first").glob("*.safetensors")]
 
 
@@ -259,7 +258,7 @@ def newest_personal(work: Path, ledger: Mirror, run: str, *, before: int) -> Pat
 
 
 def newest_accepted(work: Path, ledger: Mirror, run: str, *, before: int) -> Path | None:
-    """What stayed here with our newest answer to a round below ``before`` that the aggregate was made of, or None.
+    """Return what stayed here with our newest answer, to a round below ``before``, that entered an aggregate; or None.
 
     Of what the aggregator has the counterpart of, such as a control variate: an answer that it left out changed nothing
     there, and changes nothing here.

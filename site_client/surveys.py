@@ -98,7 +98,7 @@ def decision(work: Path, number: int) -> bool | None:
 
 
 def judge(policy: Policy, decided: bool | None, *, is_first: bool) -> Judgement:
-    """Say yes, no or ask to a survey. Two sheets of the same images can be subtracted: a person decides about a later.
+    """Return yes, no or ask for a survey; a person decides about a second sheet, which could be subtracted.
 
     Args:
         is_first: no sheet about any of these images has left before.

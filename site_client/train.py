@@ -78,7 +78,7 @@ class Files:
         sent: where what is sent beside it goes, by group.
         kept: where what stays at the site goes, before ``trained``; nothing in a round without epochs.
         alone: the model that the site has trained by itself, after its last signed round; None before the first.
-        alone_kept: where it goes, likewise; None of a run without a baseline.
+        alone_kept: where the model trained by itself goes; None in a run without a baseline.
         first: round 1's global model, with which later ones are compared; None in that round, at a site that did not
             answer it, and of a run that compares none.
         lost: the site's last round that was accepted, if nothing that stayed with it is here any more.
@@ -192,6 +192,7 @@ class Trainer:
         Raises:
             ActionRequiredError: what stayed here does not fit: the site's grades are others now.
         """
+        # Each part is loaded over the one before: the offer's, this site's own, and the round's (protocol 7.1).
         network = self._untrained(classes)
         if start is not None:
             load_tensors(network, self.sharing.beginning, start)
@@ -249,7 +250,7 @@ class Trainer:
         }
 
     def _require_kept(self, network: nn.Module, lost: int | None) -> None:
-        """Demand that nothing was lost here that the aggregator counts: begun anew, it would be counted twice."""
+        """Check that nothing was lost here that the aggregator counts: begun anew, it would be counted twice."""
         if lost is not None and self.method.groups(network, self.sharing).are_counted:
             raise ActionRequiredError(
                 f"run {self.run.run}: what {self.run.method} has this site remember was lost after round {lost}, and "
@@ -296,18 +297,18 @@ class Trainer:
             ConfigurationError: the run is private, and the site has too few images for that.
             ActionRequiredError: what the aggregator counts of what stays here was lost.
         """
-        # 1. Receive: the model as it came, with what stayed here of the rounds before.
+        # 1. Receive: the model as it came, with what stayed here of the rounds before (protocol 7.1).
         this = self._receive(dataset, configuration, files)
         local, table = this.local, this.table
         network = local.network
         if configuration.epochs:
             self._require_kept(network, files.lost)
-        # 2. Measure what the received model is worth on this site's images, before it is trained: epoch 0. Beside it,
-        #    what the model is worth that the site trains by itself.
+        # 2. Validate and measure the received model on this site's images before it is trained: epoch 0 (protocol 8.3).
+        #    Beside it the model is scored that the site trains by itself (protocol 6.6).
         tables = self._measure(this, files)
         if (alone := self._open_alone(this, files)) is not None:
             self._score_alone(this, alone)
-        # 3. Train, epoch by epoch. The closing round has none.
+        # 3. Train, epoch by epoch, with noise where the run is private (protocol 7.6). The closing round has no epochs.
         optimizer = self._optimizer(network)
         if OPTIMIZER in local.kept:
             restore_memory(optimizer, network, local.kept[OPTIMIZER])
@@ -317,7 +318,7 @@ class Trainer:
             self._train(this, optimizer, phases, first, private)
             if private:
                 table.spent(private.epsilon(trained_before + 1), len(dataset.train))
-        # 4. Finish: what the method sends beside the model, and what it keeps for its next round.
+        # 4. Finish: what the method sends beside the model, and what it keeps for its next round (protocol 7.3).
         if phases:
             self.method.finish(local)
             if OPTIMIZER in local.kept:
@@ -328,8 +329,8 @@ class Trainer:
             self._train_plainly(
                 alone.network, alone.optimizer, dataset, epochs, objective=this.objective, on_progress=second
             )
-        # 6. Write what leaves and what stays: one process alone, and what stays first, so that no crash leaves a model
-        #    that was sent beside a state from before it.
+        # 6. Write what leaves (protocol 6.3) and what stays: one process alone, and what stays first, so that no crash
+        #    leaves a model that was sent beside a state from before it.
         tables[names.METRICS] = table.content()
         if not self.computing.processes.leads:
             return Worked(len(dataset.train), tables, None, {})
@@ -362,14 +363,18 @@ class Trainer:
             The tables beside the metrics.
         """
         network, dataset, tables = this.local.network, this.dataset, {}
+        # 1. What the method measures of the model just as it came, before BatchNorm is measured anew.
         if self.method.measures_received:
             self.method.measure(this.local)
+        # 2. BatchNorm's statistics on this site's images, where the run says so (protocol 7.2).
         self._refresh(network, dataset)
-        if self.method.sends_reliability:  # θ, FedUAA
+        # 3. θ, before training, as in FedUAA's Algorithm 1 (protocol 8.4); and what other methods measure now.
+        if self.method.sends_reliability:
             measured = self.measure_uncertainty(network, dataset)
             tables[names.RELIABILITY] = dump_yaml(reliability(measured, self.policy))
         if not self.method.measures_received:
             self.method.measure(this.local)
+        # 4. The scores of epoch 0, by which the aggregate is chosen (protocol 8.3).
         if is_scored(self.run, this.configuration.round):
             for split in RECEIVED_SPLITS:
                 found = self._scored(this, network, split)
@@ -400,7 +405,7 @@ class Trainer:
 
     def _scored(self, this: _Round, network: nn.Module, split: Split) -> Evaluation:
         """Return how a model does before training: with how many images it is over of each class, and of test images
-        the main score's standard error, where the run has that told.
+        the main score's standard error, if the run asks for it.
         """
         samples, score = getattr(this.dataset, split), self.task.selection_score
         bootstrap = None
@@ -652,7 +657,7 @@ def requirements_of(site: SiteConfiguration, run: RunConfiguration) -> Requireme
 
 
 def check_offer(site: SiteConfiguration, run: RunConfiguration, offered: Sharing) -> Requirements:
-    """Demand that this software computes exactly what the offer says, and no more than the hospital allows.
+    """Check that this software computes exactly what the offer says, and no more than the hospital allows.
 
     Raises:
         ConfigurationError: as for ``requirements_of`` and ``as_offered``.
@@ -736,12 +741,17 @@ def _folder_of(site: SiteConfiguration, task: str) -> str:
 
 
 def _of_epoch(on_progress: OnProgress, number: int, count: int) -> OnBatch:
-    """Return what is told of the batches of an epoch, of so many, by the one that is told of all."""
+    """Return the progress callback of one epoch, which reports to the callback of all of them.
+
+    Args:
+        number: of the epoch, from 1.
+        count: how many epochs there are.
+    """
     return lambda done, total: on_progress(int(100 * (number - 1 + done / total) / count))
 
 
 def _halves(on_progress: OnProgress) -> tuple[OnProgress, OnProgress]:
-    """Return what is told of two trainings, one after the other, by the one that is told of both."""
+    """Return the progress callbacks of two trainings, one after the other, which report to the callback of both."""
     return (lambda percent: on_progress(percent // 2)), (lambda percent: on_progress(50 + percent // 2))
 
 

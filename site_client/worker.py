@@ -75,7 +75,7 @@ def _work(job: Job, folder: Path) -> None:
 
 
 def _tell_and_rest(folder: Path, processes: Processes, percent: int) -> None:
-    """Say how far it is; all rest together, in short waits, so that none loses patience with another."""
+    """Report how far the work is; all rest together, in short waits, so that none loses patience with another."""
     if processes.leads:
         tell_percent(folder, percent)
     while processes.lead_says((folder / REST).exists()):

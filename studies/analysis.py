@@ -34,7 +34,7 @@ _ONE_MODEL = Missing("one model")
 
 
 def untrained(results: pd.DataFrame) -> dict[str, tuple[int, int]]:
-    """By arm: in how many cells a model was chosen that no round had trained, and how many cells there are."""
+    """Return, by arm, in how many cells a model was chosen that no round had trained, and how many cells there are."""
     first_chosen = results.groupby(["arm", "configuration"], sort=False)["chosen_round"].min()
     return {
         str(arm): (int((of_arm == 0).sum()), len(of_arm)) for arm, of_arm in first_chosen.groupby("arm", sort=False)
@@ -42,7 +42,7 @@ def untrained(results: pd.DataFrame) -> dict[str, tuple[int, int]]:
 
 
 def labels(results: pd.DataFrame) -> dict[str, str]:
-    """By arm, what tables call it: where untrained models are among its own, its name says so."""
+    """Return, by arm, its name in tables: the name says so if untrained models are among its own."""
     return {
         arm: f"{arm} (untrained model in {none} of {pluralize(cells, 'cell')})" if none else arm
         for arm, (none, cells) in untrained(results).items()
@@ -50,7 +50,7 @@ def labels(results: pd.DataFrame) -> dict[str, str]:
 
 
 def chosen_rounds(results: pd.DataFrame) -> Table:
-    """After which round the model was taken that is tested."""
+    """Return the table of the rounds after which the tested models were taken."""
     body: list[list[Cell]] = []
     for arm, (none, cells) in untrained(results).items():
         of_arm = results[results["arm"] == arm]
@@ -70,7 +70,7 @@ def tested_images(results: pd.DataFrame) -> str:
 
 
 def range_of(numbers: pd.Series[int]) -> str:
-    """As in "3", or "2 to 9"."""
+    """Return a range as text, as in "3", or "2 to 9"."""
     fewest, most = numbers.min(), numbers.max()
     return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
 
@@ -89,7 +89,7 @@ def spread_over_repeats(rows: pd.DataFrame, score: str) -> Spread | float | None
 
 
 def _over_repeats(rows: pd.DataFrame, score: str) -> Spread | Partly | float | None:
-    """Return the same, and where fewer values are defined than were asked for, how many."""
+    """Return the spread over seeds and turns, and how many values it rests on, if some are undefined."""
     over_repeats, known = spread_over_repeats(rows, score), len(_known(rows, score))
     return over_repeats if over_repeats is None or known == len(rows) else Partly(over_repeats, known, len(rows))
 
@@ -147,7 +147,7 @@ class Tested:
 
 
 def tests(results: pd.DataFrame, score: str, kind: str = "internal") -> list[Tested]:
-    """Every pair of arms, compared on the values of one seed, turn and tested site: of several models their mean."""
+    """Return every pair of arms, compared by seed, turn and tested site; several models count as their mean."""
     from scipy import stats  # noqa: PLC0415  (takes half a second)
 
     tested = _tested(results)
@@ -171,7 +171,7 @@ def tests(results: pd.DataFrame, score: str, kind: str = "internal") -> list[Tes
 
 
 def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
-    """P-values adjusted for their number by Benjamini and Hochberg (1995); what is None stays so and does not count."""
+    """Return P-values adjusted for their number by Benjamini and Hochberg (1995); None stays so and does not count."""
     from scipy import stats  # noqa: PLC0415
 
     known = [p for p in p_values if p is not None]
@@ -225,7 +225,7 @@ def elsewhere(results: pd.DataFrame, what: str = "images") -> Table:
 
 
 def _mirrored(rows: pd.DataFrame) -> bool:
-    """Whether all is as with one model: what it says of s against n is the reverse of what it says of n against s."""
+    """Return whether what is said of s against n is always the reverse of n against s, as with one model."""
     said = _known(rows, "ood_auroc")[[*REPEAT, "model_of", "tested_on", "value"]]
     turned = said.rename(columns={"model_of": "tested_on", "tested_on": "model_of"})
     both = said.merge(turned, on=[*REPEAT, "model_of", "tested_on"], how="left", suffixes=("", "_back"))
@@ -246,7 +246,7 @@ def fairness(results: pd.DataFrame, score: str, what: str = "images") -> Table:
 
 
 def cost(results: pd.DataFrame, energy: Energy, what: str = "images") -> Table:
-    """What an arm costs: the model, a round's bytes, time, and an estimate of energy by the formula in the caption."""
+    """Return what an arm costs: the model, a round's bytes, time, and estimated energy by the caption's formula."""
     body: list[list[Cell]] = []
     for arm, cells in results.drop_duplicates("configuration").groupby("arm", sort=False):
         seconds, up, down = map(float, cells[["seconds", "bytes_from_site", "bytes_to_site"]].mean())

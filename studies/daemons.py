@@ -212,7 +212,7 @@ def _ledger(home: Path) -> Mirror:
 
 
 def _bytes(ledger: Mirror, ref: MessageRef) -> int:
-    """Of a message as it lay in the folder, its manifest too; 0 of one that never came."""
+    """Return the bytes of a message as it lay in the folder, its manifest too; 0 of one that never came."""
     message = ledger.message(ref)
     if message is None:
         return 0

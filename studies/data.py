@@ -20,7 +20,7 @@ _SHOWN = 10
 
 
 def require_readable(cells: Iterable[Cell]) -> None:
-    """Demand that every folder can be read, and divided as the cells will: in each of their ways, by the first seed.
+    """Check that every folder can be read, and divided as the cells will: in each of their ways, by the first seed.
 
     Raises:
         ConfigurationError: what is wrong, by folder.
@@ -33,7 +33,7 @@ def require_readable(cells: Iterable[Cell]) -> None:
 
 
 def _way_of_reading(cell: Cell) -> str:
-    """Return the same for cells that read alike: all turns of a cross-validation do."""
+    """Return a key that is equal for cells that read alike, as all turns of a cross-validation do."""
     return json.dumps([cell.configuration.run.task_options, {**_split(cell), "folds": None}], sort_keys=True)
 
 

@@ -46,7 +46,7 @@ _UNTRAINED = (
     "In some cells the untrained model was chosen, as where no round makes a better one. Such an arm's name says in "
     "how many; what these cells tell says nothing of its training. The table of chosen rounds has more."
 )
-_NOTHING = "no cell has told a number yet"
+_NOTHING = "no cell has reported a number yet"
 _ARMS_OF_A_FIGURE = 6
 _NOT_ALWAYS = (
     "tuned",
@@ -60,7 +60,7 @@ _NOT_ALWAYS = (
     "selective*",
 )
 """Tables and figures that not every page has."""
-_OF_DOUBT = (
+_UNCERTAINTY_SCORES = (
     "calibration_error",
     "misdiagnosis_auroc",
     "selective_accuracy_40",
@@ -164,7 +164,7 @@ def _usual_scores(task: str, results: pd.DataFrame) -> list[str]:
 
 def _uncertainty(results: pd.DataFrame, what: str) -> Section:
     ending = "" if "misdiagnosis_auroc" in results else "_mean"
-    named = [f"{name}{ending}" for name in _OF_DOUBT]
+    named = [f"{name}{ending}" for name in _UNCERTAINTY_SCORES]
     table = analysis.comparison(results, named, what)
     percents = [0, *DROPPED_PERCENTS]
     scores = [f"accuracy{ending}", *(f"selective_accuracy_{percent}{ending}" for percent in DROPPED_PERCENTS)]

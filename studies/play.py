@@ -90,7 +90,7 @@ def _play(what: str, cells: Sequence[Cell], *, home: Path, engine: Engine, at_a_
 
 
 def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:
-    """Demand that results get no other place than their own.
+    """Check that results get no other place than their own.
 
     Raises:
         ConfigurationError: they would lie where the file is, or among some site's images, which would then be others

@@ -30,5 +30,5 @@ def result_of(home: Path, cell: Cell) -> dict[str, Any] | None:
 
 
 def rounds_without_a_model(result: Mapping[str, Any]) -> int:
-    """In how many training rounds of a finished cell no site's model counted: each ended as it began."""
+    """Return in how many training rounds of a finished cell no site's model counted: each ended as it began."""
     return sum(not any(of_round.values()) for of_round in result["weights"].values())

@@ -100,7 +100,7 @@ def _begin(cell: Cell, path: Path) -> None:
 
 
 def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:
-    """A process for each cell, so that one that fails takes nothing with it; libraries are loaded once, before."""
+    """Run a process for each cell, so that one that fails takes nothing with it; libraries are loaded once, before."""
     context: ForkServerContext | SpawnContext
     if "forkserver" in multiprocessing.get_all_start_methods():
         context = multiprocessing.get_context("forkserver")
@@ -160,7 +160,7 @@ def play_logged(folder: Path) -> NoReturn:
 
 
 def _end_with_parent() -> None:
-    """From now on, end this process once the study's is gone, be it killed."""
+    """End this process once the study's process is gone, even if that was killed."""
     if (parent := multiprocessing.parent_process()) is None:
         return
 

@@ -132,10 +132,10 @@ class Outcome:
         card: of the choice; of sites that are each trained alone, the first one's.
         chosen: by site, the aggregate with the best mean validation score; the newest where sites are asked in turn.
         tables: by round and site, the table of its answer; of pooled sites, ``POOLED``'s.
-        verdicts: likewise, what became of the answer.
+        verdicts: by round and site, what became of the answer.
         finals: the chosen model at each site; of pooled sites, ``POOLED``'s.
         sent_bytes: of one site's answer to a training round: here the last one's tensor files; 0 of a reference.
-        received_bytes: of that round at that site, in the plain form; 0 likewise.
+        received_bytes: of that round at that site, in the plain form; 0 of a reference.
     """
 
     run: RunConfiguration
@@ -259,7 +259,7 @@ def run_rounds(
     weights: Path | None = None,
     computing: Computing = EXACT,
 ) -> Outcome:
-    """Plays a run to its end.
+    """Play a run to its end.
 
     Args:
         data: each site's data folder.
@@ -384,7 +384,7 @@ def answer_of(
 
 
 def _exchanged(run: RunConfiguration, store: RunStore, sites: Mapping[str, Site]) -> tuple[int, int]:
-    """Bytes of tensor files from one site, and to it, in the last training round."""
+    """Return the bytes of tensor files from one site, and to it, in the last training round."""
     if open_method(run.method, run.method_options).reference or not run.rounds:
         return 0, 0
     trained = min(store.round_no, run.rounds)
@@ -395,7 +395,7 @@ def _exchanged(run: RunConfiguration, store: RunStore, sites: Mapping[str, Site]
 
 
 def _size(files: Iterable[Path]) -> int:
-    """Bytes."""
+    """Return the bytes of files."""
     return sum(path.stat().st_size for path in files)
 
 
@@ -453,7 +453,7 @@ def _beside(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _participants(run: RunConfiguration, in_turn: bool, round_no: int) -> tuple[str, ...]:
-    """Whom the daemon would ask, were all sites there."""
+    """Return whom the daemon would ask, if all sites were there."""
     facts = RunFacts(
         rounds=run.rounds,
         quorum=run.quorum,

@@ -35,7 +35,7 @@ class Trials:
         return [cell for of_arm in self.cells.values() for cell in of_arm.values()]
 
     def scores(self, home: Path) -> dict[str, dict[float, float]]:
-        """By arm and rate, the task's main score on validation images, mean over sites; what is not defined lacks."""
+        """Return, by arm and rate, the mean main score over sites on validation images; undefined ones are left out."""
         score = task_named(self.study.task).selection_score
         found: dict[str, dict[float, float]] = {}
         for arm, by_rate in self.cells.items():
@@ -48,7 +48,7 @@ class Trials:
         return found
 
     def taken(self, home: Path) -> dict[str, float]:
-        """By arm, the rate that did best; of equals the lowest.
+        """Return, by arm, the rate that did best; of equals the lowest.
 
         Raises:
             ConfigurationError: some arm's validation images tell nothing.

@@ -20,7 +20,7 @@ from studies.results import PREDICTIONS, folder_of, result_of
 
 
 def read_predictions(path: Path) -> pd.DataFrame | None:
-    """A table that a cell wrote: for each image its class, severity and probabilities; None where there is none."""
+    """Return a table that a cell wrote: for each image its class, severity and probabilities; None if there is none."""
     if not path.exists():
         return None
     texts = {"image": str, "severity": str}
@@ -28,7 +28,7 @@ def read_predictions(path: Path) -> pd.DataFrame | None:
 
 
 def youden_cut(predicted: pd.DataFrame) -> float:
-    """The probability of class 1 from which on sensitivity + specificity is greatest; the highest such, of equals."""
+    """Return the highest cut on the probability of class 1 at which sensitivity + specificity is greatest."""
     found = ranking(predicted["probability_1"].to_numpy(), predicted["class"].to_numpy() == 1)
     if not found.positives[-1] or not found.negatives[-1]:
         return 0.5
@@ -128,7 +128,7 @@ def _together(found: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
 
 
 def in_order(severities: Iterable[str]) -> list[str]:
-    """Severities from the slightest upwards."""
+    """Return the severities from the slightest upwards."""
     return sorted(severities, key=lambda text: (not text.isdecimal(), int(text) if text.isdecimal() else 0, text))
 
 

@@ -54,7 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "bundle" / WHEELS).mkdir(parents=True)
     write_wheel(root / "bundle" / WHEELS / NAME)
     write_pip(root / "bundle" / WHEELS)
-    make.seal(root / "bundle", SigningKey.made_at(root / "bundle.key"))
+    make.complete_and_sign(root / "bundle", SigningKey.made_at(root / "bundle.key"))
     return root
 
 

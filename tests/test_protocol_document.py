@@ -32,8 +32,71 @@ from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.training import evaluate
 from tests.learning.small_sites import LABELS, SIGNALS, write_small
 
-DOCUMENT = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text()
+ROOT = Path(__file__).parent.parent
+DOCUMENT = (ROOT / "docs" / "protocol.md").read_text()
 KEY = SigningKey(b"\x01" * 32)
+PRODUCT = ("aggregator", "deploy", "dropfed", "shared", "site_client", "studies")
+NARRATED = (
+    "aggregator/rounds.py",
+    "shared/exchange/inbox.py",
+    "shared/exchange/outbox.py",
+    "shared/exchange/trust.py",
+    "shared/learning/aggregation.py",
+    "shared/learning/answers.py",
+    "shared/learning/combine.py",
+    "shared/learning/losses.py",
+    "shared/learning/methods/fedee.py",
+    "shared/learning/round_engine.py",
+    "shared/learning/uncertainty.py",
+    "site_client/round_work.py",
+    "site_client/rounds.py",
+    "site_client/train.py",
+)
+"""A round from top to bottom: these say which section each of their steps follows."""
+CITED = re.compile(r"protocol (\d+\.\d+(?:(?:, | and )\d+\.\d+)*)(?:, steps? (\d+)(?: (?:to|and) (\d+))?)?")
+
+
+def sections() -> dict[str, str]:
+    """Each numbered section's text, by its number."""
+    _, *parts = re.split(r"^#{2,3} (\d+(?:\.\d+)?)\.? ", DOCUMENT, flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def cited(path: Path) -> list[tuple[str, str]]:
+    """The sections that a file cites, each with a step or an empty text; a citation may go over the end of a line."""
+    text = re.sub(r"\s*\n\s*(?:#\s*)?", " ", path.read_text())
+    return [
+        (number, step)
+        for numbers, *steps in CITED.findall(text)
+        for number in re.findall(r"[\d.]+", numbers)
+        for step in steps
+    ]
+
+
+def test_all_sections_are_numbered_in_their_order() -> None:
+    headings = re.findall(r"^#{2,} (.*)$", DOCUMENT, re.MULTILINE)
+    assert len(headings) == len(sections())
+    chapter = part = 0
+    for number in sections():
+        if "." in number:
+            part += 1
+            assert number == f"{chapter}.{part}"
+        else:
+            chapter, part = chapter + 1, 0
+            assert number == str(chapter)
+
+
+def test_every_section_that_the_code_cites_is_there() -> None:
+    known = sections()
+    for path in (path for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))):
+        for number, step in cited(path):
+            assert number in known, (path, number)
+            assert not step or re.search(rf"^{step}\. ", known[number], re.MULTILINE), (path, number, step)
+
+
+@pytest.mark.parametrize("path", NARRATED)
+def test_a_file_that_plays_a_part_in_a_round_cites_the_protocol(path: str) -> None:
+    assert cited(ROOT / path)
 
 
 def example() -> bytes:
@@ -61,7 +124,7 @@ def test_the_closing_digests_are_the_codes() -> None:
 
 
 def test_the_tree_names_every_message_with_its_files() -> None:
-    tree = DOCUMENT.split("## The tree")[1].split("\n\n")[1]
+    tree = DOCUMENT.split("## 1. The tree")[1].split("\n\n")[1]
     described = {}
     for line in tree.splitlines():
         path, sender, *files = line.split()
@@ -80,7 +143,7 @@ def test_every_file_that_is_no_table_and_no_tensors_has_a_record() -> None:
 
 
 def test_the_auditor_s_page_lists_every_file_of_a_site_in_the_tree() -> None:
-    tree = DOCUMENT.split("## The tree")[1].split("\n\n")[1]
+    tree = DOCUMENT.split("## 1. The tree")[1].split("\n\n")[1]
     described = {names.MANIFEST, names.state_file("…"), "check-…/…"}  # which the text below the tree tells of
     for line in tree.splitlines():
         path, sender, *files = line.split()
@@ -166,7 +229,7 @@ def test_every_column_of_a_table_is_described(name: str, objective: Objective, t
 
 
 def test_the_encryption_is_the_codes(tmp_path: Path) -> None:
-    in_hex = re.findall(r"`((?:[0-9a-f]{2}){32,})`", DOCUMENT.split("### Encryption")[1].split("### Seeds")[0])
+    in_hex = re.findall(r"`((?:[0-9a-f]{2}){32,})`", DOCUMENT.split("### 9.3 Encryption")[1].split("### 9.4 Seeds")[0])
     key, wrapped, ciphertext = in_hex
     own, other = EncryptionKey(b"\x01" * 32), EncryptionKey(b"\x02" * 32)
     records: dict[str, Any] = {"federation": "retina", "site": "north", "created": "2026-11-21T09:30:00Z"}

@@ -84,7 +84,7 @@ def test_a_column_that_no_class_has_ends_no_report(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Played, "from_site", with_a_column)
     run, _ = ended_run(tmp_path)
     page = page_of(pages(run))
-    assert "accuracy_of_x" in page and "no site has told it for this aggregate" in page
+    assert "accuracy_of_x" in page and "no site has reported it for this aggregate" in page
 
 
 def page_of(folder: Path) -> str:

@@ -145,7 +145,7 @@ def test_the_versions_of_both_ends_are_told_and_compared(
     work = run.drop.parent / "aggregator" / "sites" / "north"
     run.offer_and_consent()
     assert f"\nsoftware: {ours}\n  north: agreed\n      software: {ours}\n" in aggregator_says(run), "as its card says"
-    assert f"\nsoftware: {ours}; the aggregator's: not told" in site_says(run)
+    assert f"\nsoftware: {ours}; the aggregator's: not reported" in site_says(run)
     run.heartbeat.beat("waiting", run.site, now=True)
     assert b"software" not in status.read_bytes()
     for there, is_told in (("0.1.99", False), ("0.9.0", True), ("1.0.0rc1", True)):
@@ -158,7 +158,7 @@ def test_the_versions_of_both_ends_are_told_and_compared(
         assert f"\n      software: dropfed {there}{differ if is_told else ''}\n" in aggregator_says(run)
         run.aggregator.inbox.open_status(status.read_bytes())
     (work.parent / "north" / "mirror" / names.SITE_CARD).unlink()
-    assert "\n  north: not enrolled yet\n      software: not told\n" in aggregator_says(run)
+    assert "\n  north: not enrolled yet\n      software: not reported\n" in aggregator_says(run)
 
 
 @pytest.mark.parametrize("told", [None, "", "dropfed", "dropfed 0.1.0 ", "dropfed 0.\u202e1", f"dropfed {'1' * 65}", 1])

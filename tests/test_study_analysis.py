@@ -356,7 +356,7 @@ def test_the_page_of_an_interrupted_study(tmp_path: Path) -> None:
     ]
     assert (kind, scores[0]) == ("internal", "")
     assert [line[1:] for line in csv.reader((tmp_path / "tables" / "arms.csv").open())][1:] == [["external", "0.25"]]
-    assert "Not drawn: no cell has told a number yet." in page  # of noise
+    assert "Not drawn: no cell has reported a number yet." in page  # of noise
     write_table(tmp_path, read_results(tmp_path, cells))
     (north, south) = csv.DictReader((tmp_path / "results.csv").open())
     assert (north["auroc"], south["auroc"], north["arm"]) == ("", "0.25", HOSTILE)

@@ -101,7 +101,7 @@ def _take_out(work: Path, store: RunStore) -> None:
 
 
 def _failed(store: RunStore, error: DropfedError | OSError) -> End:
-    """Say why a run cannot begin, or go on; one that was stopped before is not tried again."""
+    """Report why a run cannot begin, or go on; one that was stopped before is not tried again."""
     trouble = disk_trouble(error, store.home) if isinstance(error, OSError) else error
     say(str(trouble), err=True)
     if store.stop_requested:
@@ -123,7 +123,7 @@ def _code(outcome: Outcome) -> int:
 
 
 def _runs_of(work: Path, paths: tuple[Path, ...]) -> dict[str, Path]:
-    """Return the files by their runs: each is a run, and another than the others, before the first begins.
+    """Return the files by their runs; check before the first begins that each is a run, and no two the same.
 
     Raises:
         ConfigurationError: every problem of every file.

@@ -110,7 +110,7 @@ def command(
 
 
 def _list_methods(offered: Mapping[str, str]) -> None:
-    """Say which methods there are to choose from, a line each."""
+    """Print the methods to choose from, a line each."""
     width = max(map(len, offered))
     say(
         "Methods: the first is suggested, `validate` says if this task does not support one, docs/methods.md says more:"
@@ -120,7 +120,7 @@ def _list_methods(offered: Mapping[str, str]) -> None:
 
 
 def _asked(what: str, usual: object, kind: click.ParamType[Any], take: Callable[[Any], Answer]) -> Answer:
-    """What ``take`` makes of a person's answer; asked again as long as it raises ConfigurationError."""
+    """Ask a person, again as long as ``take`` raises ConfigurationError; return what ``take`` makes of the answer."""
 
     def taken(text: str) -> Answer:
         try:

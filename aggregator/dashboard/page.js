@@ -312,7 +312,7 @@ function drawCurves(curves) {
     const focused = target.contains(document.activeElement) ? document.activeElement.closest("details")?.dataset.name : undefined;
     target.replaceChildren(...curves.map((curve) => chart(curve, width, open.has(curve.name))));
     if (focused !== undefined) target.querySelector(`details[data-name="${CSS.escape(focused)}"] summary`)?.focus();
-    if (!curves.length) target.append(element("p", { class: "soft" }, "No site has told a score yet."));
+    if (!curves.length) target.append(element("p", { class: "soft" }, "No site has reported a score yet."));
   });
 }
 
@@ -345,13 +345,13 @@ function chart(curve, width, isOpen) {
   return element("figure", {},
     element("h3", {}, curve.name),
     plot(curve, lines, caption, width),
-    isMeanOverOthers(curve) ? element("p", { class: "soft" }, "The mean is over the sites that told the score, not the same ones for each aggregate.") : "",
+    isMeanOverOthers(curve) ? element("p", { class: "soft" }, "The mean is over the sites that reported the score, not the same ones for each aggregate.") : "",
     element("ul", { class: "legend" }, ...lines.map((line) => element("li", {},
       shape("svg", { width: 28, height: 10, "aria-hidden": "true" }, shape("line", { ...line.look, x1: 0, y1: 5, x2: 28, y2: 5 }), markerAt(line, 14, 5)), line.name))),
     details);
 }
 
-// Whether the mean joins aggregates of which different sites told the score.
+// Whether the mean joins aggregates of which different sites reported the score.
 function isMeanOverOthers(curve) {
   const toldBy = curve.aggregates.map((_, row) => Object.keys(curve.sites).filter((name) => curve.sites[name][row] !== null).join());
   return curve.mean !== null && new Set(toldBy.filter(Boolean)).size > 1;

@@ -83,7 +83,7 @@ def _run(reading: Reading) -> dict[str, Any]:
 
 
 def _score(view: RunView, site: str) -> str | None:
-    """How well the chosen model does at a site, in words; None before one is chosen, or where it was not told."""
+    """Return in words how the chosen model scores at a site; None if no model is chosen or no score was reported."""
     part = view.receivers(view.card.chosen_round).get(site) if view.card else None
     row = part.validation if part else None
     value = row.scores.get(view.score) if row else None
@@ -122,7 +122,7 @@ def _round(reading: Reading, found: Round) -> dict[str, Any]:
 
 
 def _curve(view: RunView, name: str) -> dict[str, Any] | None:
-    """One number of each aggregate on each site's validation images, of a score the mean too; None if none was told."""
+    """Return a score of each aggregate on each site's validation images, and its mean; None if none was reported."""
     aggregates: list[int] = []
     means: list[float | None] = []
     values: dict[str, list[float | None]] = {site: [] for site in view.configuration.sites}

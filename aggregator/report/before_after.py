@@ -77,7 +77,7 @@ def _worst(view: RunView, first: Mapping[str, float], last: Mapping[str, float],
 
 
 def _scored(told: Mapping[str, float], title: str) -> str:
-    """Return what the sites told of a model that nobody trained."""
+    """Return what the sites reported of a model that was not trained."""
     if not told:
         return f"no site reported {title} on its test images"
     mean = f"{fmean(told.values()):.{PLACES}f}"

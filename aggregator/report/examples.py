@@ -20,7 +20,7 @@ _KINDS = {"rightly left out": "#000000", "missed": ORANGE, "too much": SKY, "fou
 
 
 def examples(measured: Measured) -> Figure:
-    """Image, truth, answer and u of some images."""
+    """Draw some images, each with its truth, its answer and u."""
     if not measured.examples:
         return Figure("examples", TITLE, why_none=_why_none(measured), is_wide=True)
     rows: list[list[Cell]] = [

@@ -72,7 +72,7 @@ class Figure:
     Args:
         name: of its files, without the ending.
         caption: how to read it.
-        alt: the same for who cannot see it.
+        alt: what the figure shows, for people who cannot see it.
         table: every number that is drawn.
         why_none: empty if it was drawn.
         is_wide: whether it needs a page's whole width.
@@ -221,7 +221,7 @@ _OF_MANY: dict[str, Any] = {"color": SOFT, "linewidth": 0.8, "alpha": 0.6, "mark
 
 
 def _legend_below(sheet: Sheet, axes: Axes) -> None:
-    """Names below the axes, where they hide nothing."""
+    """Put the names below the axes, where they hide nothing."""
     handles, names = axes.get_legend_handles_labels()
     if handles:
         columns = _columns_below(names)
@@ -241,14 +241,14 @@ def label(text: str, most: int = 24) -> str:
 
 
 def thinned(places: int, most: int = 101) -> list[int]:
-    """At most so many indices of so many places, evenly, the first and the last among them."""
+    """Return at most so many indices of so many places, evenly spaced, the first and the last among them."""
     if places <= most:
         return list(range(places))
     return [index * (places - 1) // (most - 1) for index in range(most)]
 
 
 def _last_told(table: Table) -> str:
-    """Of each column its last number."""
+    """Return the last number of each column as text."""
     last: dict[str, str] = {}
     for row in table.rows:
         cells = zip(table.header[1:], row[1:], strict=True)

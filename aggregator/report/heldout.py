@@ -73,7 +73,9 @@ class HeldOut:
     run: RunConfiguration
 
     def untrained(self) -> nn.Module:
-        """The run's network with random weights; a head that stays at the sites is for the classes of these images."""
+        """Return the run's network with random weights; a head that stays at the sites fits the classes of these
+        images.
+        """
         return network_of(self.run, self.task, self.method, len(self.images.classes))
 
     def model(self) -> Model:
@@ -143,7 +145,7 @@ class Measured:
 
 
 def open_heldout(work: Path, run: RunConfiguration) -> HeldOut:
-    """Reads the held-out images of a run.
+    """Read the held-out images of a run.
 
     Raises:
         ConfigurationError: ``aggregator.yaml`` names none, or cannot be read.

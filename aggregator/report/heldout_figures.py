@@ -36,11 +36,7 @@ TITLES = {
 
 
 def heldout_figures(measured: Measured | str) -> list[Figure]:
-    """Return all of them.
-
-    Args:
-        measured: or why nothing could be measured.
-    """
+    """Return all figures of the held-out images."""
     if isinstance(measured, str):
         return [Figure(name, title, why_none=measured) for name, title in TITLES.items()]
     right = measured.predicted == measured.truth
@@ -74,7 +70,7 @@ def _confusion(measured: Measured) -> Figure:
 
 
 def _separation(measured: Measured) -> list[Figure]:
-    """ROC and precision–recall, of each class against the rest; of two classes of the second alone."""
+    """Return ROC and precision–recall, of each class against the rest; of two classes of the second alone."""
     classes = range(1, 2) if len(measured.classes) == 2 else range(len(measured.classes))
     ranked = {
         k: ranking(measured.probabilities[:, k], measured.truth == k)
@@ -92,13 +88,13 @@ def _separation(measured: Measured) -> list[Figure]:
 
 
 def _from_none(counts: NDArray[np.int64]) -> Numbers:
-    """As shares of the last, from 0 on."""
+    """Return the counts as shares of the last, starting from 0."""
     shares_of_last: Numbers = np.append(0, counts) / counts[-1]
     return shares_of_last
 
 
 def _recalls(found: Ranking) -> tuple[Numbers, Numbers]:
-    """Recall and precision: from precision 1 where nothing is answered, as is usual, on to the first that is found."""
+    """Return recall and precision, from the usual precision 1 where nothing is answered to the first that is found."""
     has_found = found.positives > 0
     positives, negatives = found.positives[has_found], found.negatives[has_found]
     return np.append(0.0, positives / positives[-1]), np.append(1.0, positives / (positives + negatives))
@@ -130,19 +126,21 @@ def _of_classes(measured: Measured, curves: dict[int, Curve], name: str, said: t
 
 
 def _referral(measured: Measured, right: NDArray[np.bool_]) -> list[Figure]:
-    """Return the same counts twice: what is wrong among those kept, and what is right when so many are referred."""
+    """Return what is wrong among those kept, and what is right when so many are referred."""
     kept, kept_right = metrics.left_by_referral(ranking(measured.uncertainty, ~right))
     places = thinned(len(kept) - 1)  # without the last, where nothing is kept
     coverage, accuracy = kept[places] / kept[0], kept_right[places] / kept[places]
     risk = "Share of wrong answers among those kept, when only the most certain are kept"
     help_of = "Share of right answers among the others, when the most uncertain are referred to a person"
     return [
-        _of_doubt(measured, "risk-coverage", risk, ("coverage", "risk"), (coverage, 1 - accuracy)),
-        _of_doubt(measured, "referral", help_of, ("referred", "accuracy of the others"), (1 - coverage, accuracy)),
+        _by_uncertainty(measured, "risk-coverage", risk, ("coverage", "risk"), (coverage, 1 - accuracy)),
+        _by_uncertainty(
+            measured, "referral", help_of, ("referred", "accuracy of the others"), (1 - coverage, accuracy)
+        ),
     ]
 
 
-def _of_doubt(
+def _by_uncertainty(
     measured: Measured, name: str, what: str, said: tuple[str, str], curve: tuple[Numbers, Numbers]
 ) -> Figure:
     across, up = curve

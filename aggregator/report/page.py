@@ -47,7 +47,7 @@ class Section:
 
 
 def write_pages(work: Path, store: RunStore, folder: Path) -> Path:
-    """Writes ``report.html``, ``figures/*.svg``, ``figures/*.png`` and ``tables/*.csv`` below ``folder``.
+    """Write ``report.html``, ``figures/*.svg``, ``figures/*.png`` and ``tables/*.csv`` below ``folder``.
 
     Returns:
         The page.
@@ -106,7 +106,7 @@ def _write_pages(work: Path, store: RunStore, folder: Path, heldout: HeldOut | s
 
 
 def write_sections(folder: Path, sections: Sequence[Section], others: Sequence[Table] = (), **values: object) -> Path:
-    """Writes a page of sections with its figures and tables, as ``write_pages`` does.
+    """Write a page of sections with its figures and tables, as ``write_pages`` does.
 
     Args:
         others: tables that the page itself does not show.
@@ -256,7 +256,7 @@ def _state(view: RunView) -> str:
 
 
 def _ran(view: RunView) -> str:
-    """From when to when the run has asked and settled, by the aggregator's clock."""
+    """Return from when to when the run has asked and settled, by the aggregator's clock."""
     begun = min((began for each in view.rounds if (began := each.began)), default=None)
     if begun is None:
         return "no round was opened yet"

@@ -1,4 +1,4 @@
-"""Figures of what the sites told and of what the aggregator decided: all from the run's view."""
+"""Figures of what the sites reported and of what the aggregator decided: all from the run's view."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def of_classes(view: RunView, aggregate: int, split: Split) -> Figure:
     reported = {key for part in found.values() if (row := part.row(split)) for key in row.scores}
     grades = sorted((key for key in reported if key.startswith(OF_CLASS) and is_declared(key)), key=_grade)
     if not grades:
-        return Figure(name, title, why_none="no site has told it for this aggregate")
+        return Figure(name, title, why_none="no site has reported it for this aggregate")
     caption = (
         f"Share of each grade's images that the aggregate of round {aggregate}, with a site's own parts, gets right"
     )
     rows = [[site, *(told(found[site], split, key) for key in grades)] for site in found]
     table = Table(name, caption, ("site", *(str(_grade(key)) for key in grades)), rows)
-    missing = "Not reported: fewer images than the site lets anything be told of. Not scored: it has no such grade."
+    missing = "Not reported: fewer images than the site lets any number be about. Not scored: it has no such grade."
     alt = f"Shares by site and grade; {_lowest(rows, table.header)}"
     figure = Figure(name, title, f"{caption}. {missing}", alt, table)
     return shares(figure, table, height=1.2 + 0.4 * len(rows), xlabel="grade")
@@ -62,14 +62,14 @@ def _grade(name: str) -> int:
 
 
 def _lowest(rows: Sequence[Sequence[Cell]], header: Sequence[str]) -> str:
-    """Of each site, the grade that it gets wrong most often."""
+    """Return for each site the grade that it gets wrong most often."""
     said = []
     for site, *cells in rows:
         known = [(cell, grade) for cell, grade in zip(cells, header[1:], strict=True) if isinstance(cell, float)]
         if known:
             share, grade = min(known)
             said.append(f"{site} lowest at grade {grade}: {share:.2f}")
-    return f"{'; '.join(said) or 'none told'}."
+    return f"{'; '.join(said) or 'none reported'}."
 
 
 def selective(view: RunView, aggregate: int, split: Split) -> Figure:
@@ -82,7 +82,7 @@ def selective(view: RunView, aggregate: int, split: Split) -> Figure:
         f"Referral at the sites, {split} images",
         f"{caption}. Where a line rises, u finds what is wrong.",
         Table(f"referral-sites-{split}", caption, ("% referred", *sites), rows),
-        why_none="no site has told it for this aggregate",
+        why_none="no site has reported it for this aggregate",
         xlabel="most uncertain referred (%)",
         ylabel="accuracy of the remaining predictions",
     )
@@ -95,7 +95,7 @@ def uncertainty_of_predictions(view: RunView, aggregate: int, split: Split) -> F
     keys = [f"uncertainty_{which}{_ending(view)}" for which in ("right", "wrong")]
     rows: list[list[Cell]] = [[site, *(told(found[site], split, key) for key in keys)] for site in found]
     if not any(is_number(cell) for row in rows for cell in row[1:]):
-        return Figure(name, title, why_none="no site has told it for this aggregate")
+        return Figure(name, title, why_none="no site has reported it for this aggregate")
     caption = "Mean uncertainty of right and of wrong answers; the further apart, the more u says"
 
     def draw(axes: Axes) -> None:
@@ -154,7 +154,7 @@ def tolerance(view: RunView) -> Figure:
 
 
 def thetas_and_weights(view: RunView) -> list[Figure]:
-    """θ and each site's share of the mean, round by round."""
+    """Draw θ and each site's share of the mean, round by round."""
     no_theta = f"the method {view.configuration.method} asks for no θ, or no round is closed yet"
     theta = "From which uncertainty on a site's predictions are best held to be wrong"
     weight = "Each site's share of the round's mean"

@@ -45,7 +45,7 @@ class Missing:
 NOT_ASKED = Missing("not asked")
 NO_ANSWER = Missing("no answer")
 NOT_REPORTED = Missing("not reported")
-"""The site has fewer such images than it lets anything be told of, or the score is undefined there."""
+"""The site has fewer such images than it lets any number be about, or the score is undefined there."""
 UNDEFINED = Missing("undefined")
 NOT_SCORED = Missing("not scored")
 """The site's table has no such column, as for a grade that it does not use."""
@@ -118,7 +118,7 @@ class Table:
         ]
 
     def parts(self, letters: int) -> list[ShownPart]:
-        """The same in parts that fit beside each other into so many letters; what is further goes on below.
+        """Return the table in parts that fit beside each other into so many letters; what does not fit goes on below.
 
         Each part begins with the columns of text that the table begins with: they say what its rows are.
         """
@@ -220,9 +220,9 @@ def by_aggregate(view: RunView, split: Split, name: str, title: str) -> Table:
 
 
 def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
-    """Every score of one aggregate: sites as columns, scores as rows, with the standard deviation where it is known.
+    """Return every score of one aggregate: a column per site, a row per score, with the standard deviation if known.
 
-    The last column is the mean and the population standard deviation over the sites that told the score.
+    The last column is the mean and the population standard deviation over the sites that reported the score.
     """
     sites, score = view.configuration.sites, view.score
     found = view.receivers(aggregate)
@@ -289,7 +289,7 @@ def of_heldout(scores: Mapping[str, float | None], images: int, score: str) -> T
 
 
 def every_score(view: RunView) -> Table:
-    """Return one row for each number that a site could have told."""
+    """Return one row for each number that a site could have reported."""
     frame = view.frame()
     rows = [
         [*place, images, name, *((None, NOT_REPORTED.why) if math.isnan(value) else (value, ""))]
@@ -352,7 +352,7 @@ def _mean(cells: Iterable[Cell]) -> Cell:
 
 
 def images_cell(part: Part | None, split: Split) -> Cell:
-    """Return over how many images a site's scores are, or why that is not told."""
+    """Return over how many images a site's scores are, or why that is not reported."""
     row = part.row(split) if part else None
     if row is None:
         return NO_ANSWER if part else NOT_ASKED
@@ -369,7 +369,7 @@ def score_title(name: str) -> str:
 
 
 def _main_first(names: Iterable[str], score: str) -> list[str]:
-    """The main score, the loss, and the others by name, without the standard deviations that stand beside means."""
+    """Return the names of the main score, the loss and the others in order, without the deviations of means."""
     listed = set(names)
     scores = {name for name in listed if not name.endswith("_std") or f"{name.removesuffix('_std')}_mean" not in listed}
     return sorted(scores, key=lambda name: (score_title(name) != score_title(score), name != "loss", name))

@@ -23,8 +23,7 @@ _MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|(?<=\])\(")
 
 
 def report_text(view: RunView, model: Model | str, score: str, title: str, alone: Alone | None = None) -> str:
-    """The report for people, as Markdown: what the run came to, one score of every aggregate at every site, every
-    verdict, what it cost.
+    """Return the report for people as Markdown: outcome, one score of every aggregate at every site, verdicts, cost.
 
     Args:
         model: what it costs, or why that is not known.
@@ -107,9 +106,7 @@ def _cell(part: Part | None, split: Split, score: str) -> str:
 
 
 def table_lines(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """A Markdown table, its columns as wide as they must be; texts from elsewhere cannot leave their cells, nor be more
-    than text.
-    """
+    """Return the lines of a Markdown table; texts from elsewhere stay inside their cells, as plain text."""
     cells = [[_MARKUP.sub(r"\\\g<0>", escape(str(cell))) for cell in row] for row in (head, *rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     lines = [f"| {' | '.join(f'{cell:{width}}' for cell, width in zip(row, widths, strict=True))} |" for row in cells]

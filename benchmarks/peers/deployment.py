@@ -24,7 +24,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def read_arguments(peer: str, default: str) -> Namespace:
-    """The command line that both peers share."""
+    """Parse the command line that both peers share."""
     parser = ArgumentParser(prog=f"python -m benchmarks.peers.{peer}")
     parser.add_argument("--environment", type=Path, default=Path(default), help=f"made if missing (default {default})")
     parser.add_argument("--megabytes", type=int, default=98, help="size of the model, in 10^6 bytes (default 98)")
@@ -32,7 +32,7 @@ def read_arguments(peer: str, default: str) -> Namespace:
 
 
 def bin_of(environment: Path, requirements: Sequence[str]) -> Path:
-    """The programs of a virtual environment, which is made and filled when it is not there."""
+    """Return the programs of a virtual environment, which is made and filled if it is missing."""
     programs = environment.absolute() / "bin"
     made_with = environment / "requirements.txt"
     text = "\n".join(requirements) + "\n"
@@ -74,7 +74,7 @@ def start(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nothing listens on."""
+    """Return ports of loopback that nothing listens on."""
     probes = [socket.socket() for _ in range(count)]
     for probe in probes:
         probe.bind(("127.0.0.1", 0))
@@ -85,6 +85,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def figures(peer: str, version: str, megabytes: int, seconds: Sequence[float]) -> str:
-    """What was measured, as one line of JSON."""
+    """Return what was measured, as one line of JSON."""
     rounded = [round(second, 2) for second in seconds]
     return json.dumps({"peer": peer, "version": version, "megabytes": megabytes, "sites": SITES, "seconds": rounded})

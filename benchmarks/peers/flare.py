@@ -70,7 +70,7 @@ def provision(programs: Path, home: Path, quiet: dict[str, str]) -> Path:
 
 
 def measure(programs: Path, megabytes: int, home: Path) -> list[float]:
-    """Seconds of each measured round.
+    """Return the seconds of each measured round.
 
     Raises:
         SystemExit: the job failed, or takes half an hour.

@@ -30,7 +30,7 @@ APP = Path(__file__).parent / "flower_app"
 
 
 def measure(programs: Path, megabytes: int, home: Path) -> list[float]:
-    """Seconds of each measured round.
+    """Return the seconds of each measured round.
 
     Raises:
         SystemExit: the run failed, or takes half an hour.

@@ -97,7 +97,7 @@ def check_files(bundle: Path) -> list[Path]:
 
 
 def require_platform(made_for: dict[str, Any]) -> None:
-    """Demand the Python and the machine that the bundle was made for.
+    """Check that this is the Python and the machine that the bundle was made for.
 
     Raises:
         BundleError: this is another.
@@ -109,7 +109,7 @@ def require_platform(made_for: dict[str, Any]) -> None:
 
 
 def this_python() -> str:
-    """Major and minor number of the running Python."""
+    """Return the major and minor number of the running Python."""
     return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -152,7 +152,7 @@ def verify(key: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def canonical(body: dict[str, str]) -> bytes:
-    """RFC 8785 bytes of an object that holds ASCII texts alone.
+    """Return the RFC 8785 bytes of an object that holds only ASCII texts.
 
     Raises:
         ValueError: it holds something else.

@@ -73,7 +73,7 @@ def make(out: Path, key_file: Path) -> None:
         raise ActionRequiredError(
             "pip could not collect all wheels (its reason is above): put it right and try again"
         ) from None
-    size = seal(unfinished, key)
+    size = complete_and_sign(unfinished, key)
     unfinished.rename(bundle)
     print(f"{bundle}: {size_text(size)}, made in {time.monotonic() - began:.0f} s")
     print("Tell who installs it, by another way than the bundle goes:")
@@ -81,7 +81,7 @@ def make(out: Path, key_file: Path) -> None:
     print(f"  SHA-256 of install.py  {hash_file(bundle / 'install.py')[1]}")
 
 
-def seal(bundle: Path, key: SigningKey) -> int:
+def complete_and_sign(bundle: Path, key: SigningKey) -> int:
     """Add to a folder with ``wheels`` what installs them, and a signed list of checksums; return the bytes of all."""
     for name in ("install.py", "README.txt"):
         shutil.copyfile(HERE / name, bundle / name)

@@ -136,7 +136,7 @@ def _real_sites(data: Path, count: int | None) -> Sites:
 
 
 def _holds_images(folder: Path) -> bool:
-    """Return whether this is a site's folder: ``images/``, or one folder for each grade."""
+    """Return whether a folder is a site's: it holds ``images/``, or one folder for each grade."""
     return (folder / "images").is_dir() or any(path.is_dir() and path.name[:1].isdecimal() for path in folder.iterdir())
 
 
@@ -182,7 +182,7 @@ def run_configuration(
 
 @contextmanager
 def _server(sites: Sites) -> Iterator[str]:
-    """The embedded WebDAV server as a process of its own; gives its address."""
+    """Run the embedded WebDAV server as a process of its own; yield its address."""
     own, passwords = secrets.token_urlsafe(24), {site: secrets.token_urlsafe(24) for site in sites}
     root, path = str((HOME / "folders").resolve()), HOME / "server.json"
     settings = Settings(root=root, host="127.0.0.1", port=0, aggregator_password=own, sites=passwords)

@@ -53,7 +53,7 @@ class Scenario:
         self.write(root, 0, self.heldout_images, size, seed)
 
     def as_suggested(self) -> Scenario:
-        """Return the same with settings that are not the demo's own, but for the quorum and the seed.
+        """Return the scenario with the suggested settings instead of the demo's, except the quorum and the seed.
 
         Raises:
             ConfigurationError: they want weights that the demo has not.

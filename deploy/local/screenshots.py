@@ -134,8 +134,8 @@ def _play(
     """Play a run of a scenario in this process, below ``home``; return it.
 
     Args:
-        changes: what it asks for besides.
-        options: of its task, likewise.
+        changes: settings that replace those of the scenario.
+        options: task options that replace those of the scenario.
     """
     data = _drawn(scenario, home, SITE_NAMES[: scenario.sites])
     plain = run_configuration(scenario, list(data), IMAGE_SIZE, method=scenario.method, rounds=1, seed=2021)

@@ -216,12 +216,12 @@ class _View:
         return max(2, math.ceil(384 / self.size))
 
     def places(self, points: Points) -> Points:
-        """(n, 2) in mm of the eye -> (n, 2) in pixels of the picture."""
+        """Convert (n, 2) mm of the eye to (n, 2) pixels of the picture."""
         result: Points = (points @ self.turn - self.centre) * self.pixels_per_mm + self.size / 2
         return result
 
     def coverage(self, patches: Sequence[_Patch]) -> Canvas:
-        """(size, size) how strongly each pixel is covered, 0 to 1. Later patches hide earlier ones."""
+        """Return (size, size) how strongly each pixel is covered, 0 to 1. Later patches hide earlier ones."""
         canvas = Image.new("L", (self.size * self.fold,) * 2, 0)
         draw = ImageDraw.Draw(canvas)
         for outline, strength in patches:
@@ -244,14 +244,14 @@ class _View:
         return patches
 
     def distance(self, point: Points) -> Canvas:
-        """(size, size) distance of each pixel from a point of the eye, in mm."""
+        """Return the (size, size) distance of each pixel from a point of the eye, in mm."""
         across, down = self.places(point[None])[0]
         along = np.arange(self.size, dtype=np.float32) + 0.5
         result: Canvas = np.hypot(along[None, :] - across, along[:, None] - down) / self.pixels_per_mm
         return result.astype(np.float32)
 
     def window(self, world: Image.Image) -> Canvas:
-        """(size, size) the part of a picture of the whole world that is seen."""
+        """Return the (size, size) part that is seen of a picture of the whole world."""
         half_mm = self.size / self.pixels_per_mm / 2
         scale = world.width / _WORLD_MM
         left, top = (self.centre - half_mm) * scale + world.width / 2
@@ -311,7 +311,7 @@ def _view_of(eye: _Eye, style: FundusStyle, size: int, taking: np.random.Generat
 
 
 def write_disc_and_cup_site(root: Path, *, style: FundusStyle, images: int, size: int, seed: int) -> None:
-    """Writes ``images`` and ``masks``, a PNG each of every photograph: a data folder as a site has one.
+    """Write ``images`` and ``masks``, a PNG each of every photograph: a data folder as a site has one.
 
     Args:
         root: made if it is not there; files of the same names are replaced.
@@ -332,7 +332,7 @@ def write_disc_and_cup_site(root: Path, *, style: FundusStyle, images: int, size
 def write_graded_site(
     root: Path, *, style: FundusStyle, images: int, size: int, seed: int, grades: int = 5, label_noise: float = 0.0
 ) -> None:
-    """Writes ``images/STYLE-001.png``, ..., ``labels.csv`` and ``grades.txt``: a data folder as a site has one.
+    """Write ``images/STYLE-001.png``, ..., ``labels.csv`` and ``grades.txt``: a data folder as a site has one.
 
     ``labels.csv`` has the columns ``id``, a picture's stem, and ``grade``, from 0. ``grades.txt`` names the grades of
     this site's scale, one a line, from 0 upwards.
@@ -463,13 +463,13 @@ def _grow_eye(rng: np.random.Generator) -> _Eye:
 
 
 def _noise(rng: np.random.Generator, cells: int) -> Image.Image:
-    """(cells, cells) noise over the world, to be enlarged: of deviation about 1."""
+    """Return (cells, cells) noise over the world, to be enlarged: of deviation about 1."""
     noise = gaussian_filter(rng.standard_normal((cells, cells), dtype=np.float32), 0.8, mode="wrap")
     return Image.fromarray(noise / noise.std())
 
 
 def _grow_tree(rng: np.random.Generator, width_mm: float) -> list[Vessel]:
-    """Arteries or veins: four arcades, small vessels to the macula, and two generations of branches."""
+    """Return arteries or veins: four arcades, small vessels to the macula, and two generations of branches."""
     trunks = []
     for side in (-1, 1):
         rise = rng.uniform(2.2, 3.0)
@@ -490,7 +490,7 @@ def _grow_tree(rng: np.random.Generator, width_mm: float) -> list[Vessel]:
 
 
 def _arcade(rng: np.random.Generator, stops: Points, width: float) -> Vessel:
-    """A large vessel from the disc by way of the stops, (3, 2) in mm from the disc: a Bézier curve that winds."""
+    """Return a large vessel from the disc by way of the stops, (3, 2) in mm from the disc: a winding Bézier curve."""
     at = np.linspace(0, 1, 90)[:, None]
     path = 3 * at * (1 - at) ** 2 * stops[0] + 3 * at**2 * (1 - at) * stops[1] + at**3 * stops[2]
     winding = np.cumsum(gaussian_filter(rng.normal(0.0, 0.11, size=(90, 2)), (4, 0)), axis=0)
@@ -527,7 +527,7 @@ def _wander(
     *,
     wobble: float = 0.035,
 ) -> list[Vessel]:
-    """Winding vessels that narrow along their way and end before the fovea.
+    """Return winding vessels that narrow along their way and end before the fovea.
 
     Args:
         rng: how they wind.
@@ -553,7 +553,7 @@ def _wander(
 
 
 def _scatter(rng: np.random.Generator, count: int, nearest_mm: float = 0.5) -> Points:
-    """(count, 2) places in mm from the fovea, in its four quadrants by turns, none on the disc.
+    """Return (count, 2) places in mm from the fovea, in its four quadrants by turns, none on the disc.
 
     The first places are the same whatever the count.
     """
@@ -579,7 +579,7 @@ def _blob(
     stretch: float = 1.0,
     angle: float = 0.0,
 ) -> Points:
-    """(16, 2) outline of a spot, so many times longer along an angle than across it."""
+    """Return the (16, 2) outline of a spot that is ``stretch`` times longer along an angle than across it."""
     around = np.arange(16) * math.pi / 8
     rough = gaussian_filter(rng.standard_normal(16), 0.8, mode="wrap")
     radius = radius_mm * np.maximum(0.3, 1 + ragged * rough)
@@ -590,7 +590,7 @@ def _blob(
 
 
 def _lesions(seed: int, severity: int) -> _Lesions:
-    """What the disease has done to this eye at severity 0 to 4; each kind of lesion has its own random numbers."""
+    """Return the lesions of this eye at severity 0 to 4; each kind of lesion has its own random numbers."""
     rngs = {kind: _rng(seed, kind) for kind in _COUNTS}
     counts = {}
     for kind, ranges in _COUNTS.items():
@@ -626,7 +626,7 @@ def _lesions(seed: int, severity: int) -> _Lesions:
 
 
 def _cluster(rng: np.random.Generator, centre: Points) -> list[_Patch]:
-    """Hard exudates: small sharp spots in a heap or, now and then, in a ring."""
+    """Return hard exudates: small sharp spots in a heap or, now and then, in a ring."""
     ring = rng.random() < 0.3
     patches = []
     for _ in range(int(rng.integers(5, 15))):
@@ -638,7 +638,7 @@ def _cluster(rng: np.random.Generator, centre: Points) -> list[_Patch]:
 
 
 def _tangle(rng: np.random.Generator) -> list[Vessel]:
-    """New vessels: a fan of fine, curling ones, on the disc or beside an arcade."""
+    """Return new vessels: a fan of fine, curling ones, on the disc or beside an arcade."""
     if rng.random() < 0.45:
         centre = _DISC + rng.normal(0.0, 0.4, size=2)
     else:
@@ -667,7 +667,7 @@ def _boat(rng: np.random.Generator) -> Points:
 
 
 def _paint(eye: _Eye, lesions: _Lesions, view: _View) -> Canvas:
-    """(size, size, 3) the retina as it is, evenly lit, before a camera sees it."""
+    """Return the (size, size, 3) retina as it is, evenly lit, before a camera sees it."""
     coarse, medium, fine = (view.window(shade) for shade in eye.shades)
     fovea = view.distance(np.zeros(2))
     shade = 1 + 0.06 * coarse + 0.022 * medium
@@ -700,7 +700,7 @@ def _mix(scene: Canvas, share: Canvas, colour: tuple[float, float, float]) -> Ca
 
 
 def _disk(distance: Canvas, radius: float, softness: float) -> Canvas:
-    """1 within a radius and 0 beyond, with a soft edge."""
+    """Return 1 within a radius and 0 beyond, with a soft edge."""
     result: Canvas = 1 / (1 + np.exp(np.clip((distance - radius) / (softness / 2), -40, 40)))
     return result
 

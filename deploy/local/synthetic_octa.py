@@ -169,7 +169,7 @@ def render(style: OctaStyle, size: int, seed: int) -> tuple[NDArray[np.uint8], N
 
 
 def write_site(folder: Path, *, style: OctaStyle, images: int, size: int, seed: int) -> None:
-    """Writes ``images/STYLE-001.png``, ... and ``masks/STYLE-001.png``, ...: a data folder as a site has one.
+    """Write ``images/STYLE-001.png``, ... and ``masks/STYLE-001.png``, ...: a data folder as a site has one.
 
     Args:
         folder: made if it is not there; files of the same names are replaced.
@@ -198,7 +198,7 @@ def contact_sheet(size: int = 256, pairs: int = 2, seed: int = 1) -> Image.Image
 
 
 def grow_retina(rng: np.random.Generator) -> list[Vessel]:
-    """The vessels of one macula: arcades above and below, vessels from the disc to the macula, branches and twigs.
+    """Return the vessels of one macula: arcades above and below, vessels from disc to macula, branches and twigs.
 
     Arteries and veins alternate; both are grown alike, for OCTA shows no difference.
     """
@@ -223,7 +223,9 @@ def grow_retina(rng: np.random.Generator) -> list[Vessel]:
 
 
 def _arcade(rng: np.random.Generator, side: int, order: int) -> Vessel:
-    """A large vessel from the disc, arching above (side -1) or below (side 1) the macula; order 1 runs further out."""
+    """Return a large vessel from the disc, arching above (side -1) or below (side 1) the macula; order 1 is further
+    out.
+    """
     height = rng.uniform(1.5, 2.1) + order * rng.uniform(0.5, 1.1)
     stops = np.array(
         [
@@ -267,7 +269,7 @@ def _walk(rng: np.random.Generator, start: Points, stops: Points, *, width: floa
 def _branch(
     rng: np.random.Generator, parent: Vessel, vessels: list[Vessel], taken: set[tuple[int, int]], generation: int
 ) -> None:
-    """Adds the branches of a vessel, their branches, and so on for three generations, to the list of vessels."""
+    """Add the branches of a vessel, their branches, and so on for three generations, to the list of vessels."""
     spacing_mm = (0.42, 0.30, 0.24)[generation - 1]
     at = int(rng.uniform(0.3, 1.0) * spacing_mm / _STEP_MM)
     side = 1 if rng.random() < 0.5 else -1
@@ -294,7 +296,7 @@ def _grow(
     width: float,
     generation: int,
 ) -> Vessel:
-    """Return one branch: it leaves at an angle, bends along its way, and ends before another vessel or the fovea."""
+    """Return one branch, which leaves at an angle, bends along its way, and ends before another vessel or the fovea."""
     along = parent.path[min(at + 2, len(parent.path) - 1)] - parent.path[max(at - 2, 0)]
     heading = math.atan2(along[1], along[0]) + side * rng.uniform(0.6, 1.25)
     outwards = math.atan2(parent.path[at][1], parent.path[at][0])
@@ -332,7 +334,7 @@ def _occupy(taken: set[tuple[int, int]], path: Points) -> None:
 
 
 def _turn(angle: float) -> float:
-    """Return the same angle between -π and π."""
+    """Return the angle as a number between -π and π."""
     return math.remainder(angle, 2 * math.pi)
 
 
@@ -357,7 +359,7 @@ def _draw(vessels: list[Vessel], fine: int, pixels_per_mm: float, centre: Points
 
 
 def _capillary_mesh(rng: np.random.Generator, fine: int, pixels_per_mm: float, fovea: Field) -> Field:
-    """(fine, fine) brightness of the capillaries, 0 to about 1: lines where smooth noise changes its sign."""
+    """Return the (fine, fine) brightness of the capillaries, 0 to about 1: lines where smooth noise changes sign."""
     mesh = np.zeros((fine, fine))
     for spacing_mm in (0.014, 0.019):
         noise = _smooth_noise(rng, fine, spacing_mm * pixels_per_mm)
@@ -371,7 +373,7 @@ def _capillary_mesh(rng: np.random.Generator, fine: int, pixels_per_mm: float, f
 
 
 def _smooth_noise(rng: np.random.Generator, side: int, sigma: float) -> Field:
-    """(side, side) Gaussian noise of mean 0 and deviation 1, smooth over about sigma pixels."""
+    """Return (side, side) Gaussian noise of mean 0 and deviation 1, smooth over about sigma pixels."""
     step = max(1, int(sigma / 3))  # very smooth noise is made small and enlarged
     small = math.ceil(side / step)
     noise = gaussian_filter(rng.standard_normal((small, small)), sigma / step, mode="wrap")
@@ -383,7 +385,7 @@ def _smooth_noise(rng: np.random.Generator, side: int, sigma: float) -> Field:
 
 
 def _speckle(rng: np.random.Generator, size: int) -> Field:
-    """(size, size) noise of deviation about 1, a little longer along the scan lines than across them."""
+    """Return (size, size) noise of deviation about 1, a little longer along the scan lines than across them."""
     noise = gaussian_filter(rng.standard_normal((size, size)), (0.25, 0.55), mode="wrap")
     result: Field = noise / noise.std()
     return result
@@ -392,7 +394,7 @@ def _speckle(rng: np.random.Generator, size: int) -> Field:
 def _move_rows(
     rng: np.random.Generator, image: Field, mask: NDArray[np.bool_], motion_lines: float
 ) -> tuple[Field, NDArray[np.bool_]]:
-    """Eye movements: from a line on, the picture is shifted by a pixel or two, image and mask alike; the line glows."""
+    """Imitate eye movements: from a line on, image and mask are shifted alike by a pixel or two; the line glows."""
     size = len(image)
     image, mask = image.copy(), mask.copy()
     for row in np.sort(rng.integers(1, size, size=rng.poisson(motion_lines))):
@@ -404,7 +406,7 @@ def _move_rows(
 
 
 def _distance_to(centre: Points, fine: int, pixels_per_mm: float) -> Field:
-    """(fine, fine) distance of each pixel from the fovea, in mm."""
+    """Return the (fine, fine) distance of each pixel from the fovea, in mm."""
     along = (np.arange(fine) + 0.5 - fine / 2) / pixels_per_mm
     result: Field = np.hypot(along[None, :] - centre[0], along[:, None] - centre[1])
     return result

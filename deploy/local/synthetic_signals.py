@@ -33,7 +33,7 @@ def write_time_series(
     gain: float = 1.0,
     noise: float = 0.5,
 ) -> None:
-    """Writes ``recordings.csv`` and a CSV for each recording, two of a class from each person.
+    """Write ``recordings.csv`` and a CSV for each recording, two of a class from each person.
 
     Args:
         recordings: how many; as many of each class as of the next.
@@ -67,7 +67,7 @@ def write_sounds(
     rate: int = 2000,
     gain: float = 0.5,
 ) -> None:
-    """Writes ``recordings.csv`` and a WAV for each recording; arguments as for ``write_time_series``."""
+    """Write ``recordings.csv`` and a WAV for each recording; arguments as for ``write_time_series``."""
     time = np.arange(round(seconds * rate)) / rate
     listed = []
     for number, label, person, rng in _drawn(recordings, labels, seed):
@@ -84,7 +84,7 @@ def write_sounds(
 
 
 def write_wave(path: Path, sound: NDArray[np.float64], rate: int) -> None:
-    """Writes (T,) numbers, cut off at ±1, as one channel of 16 bits."""
+    """Write (T,) numbers, cut off at ±1, as one channel of 16 bits."""
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
@@ -93,7 +93,7 @@ def write_wave(path: Path, sound: NDArray[np.float64], rate: int) -> None:
 
 
 def _drawn(recordings: int, labels: Sequence[str], seed: int) -> list[tuple[int, int, str, np.random.Generator]]:
-    """Of each recording its number, its class, whose it is, and what decides the rest."""
+    """Return for each recording its number, its class, whose it is, and what decides the rest."""
     return [
         (
             number,

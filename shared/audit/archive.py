@@ -56,7 +56,7 @@ class MirroredFolder(LocalFolder):
 
 
 def check_target(path: Path, audited: Sequence[Path] = ()) -> None:
-    """Demand that writing a file makes no folder, and changes nothing that is audited.
+    """Check that writing a file makes no folder, and changes nothing that is audited.
 
     Args:
         audited: what was named; without it, the drop folder that the file would lie in, or the directory of such.
@@ -160,7 +160,7 @@ def _mirrors(home: Path) -> dict[str, Folder]:
 
 
 def _folders_at(root: Path) -> dict[str, Folder]:
-    """The drop folder that a directory is, or those that it holds; one that cannot be looked into is a finding."""
+    """Return the drop folder that a directory is, or those that it holds; an unreadable one is a finding."""
     if not root.is_dir():
         raise ConfigurationError([f"{root}: is not a folder; name a copy of a drop folder, or its WebDAV address"])
     if _is_shut(root):
@@ -183,7 +183,7 @@ def _named(*roots: Path) -> dict[str, Folder]:
 
 
 def _is_shut(root: Path) -> bool:
-    """Return whether it is a folder that this user may not list, or not look into."""
+    """Return whether a folder is one that this user may not list, or not look into."""
     try:
         with os.scandir(root):
             os.lstat(root / names.FEDERATION)
@@ -195,7 +195,7 @@ def _is_shut(root: Path) -> bool:
 
 
 def _is_drop_folder(root: Path) -> bool:
-    """Return whether it says whose it is; a daemon's own copy does too, and has its heartbeat elsewhere."""
+    """Return whether a folder says whose it is; a daemon's own copy does too, and has its heartbeat elsewhere."""
     if root.absolute().name == names.MIRROR and not _has(root, names.STATUS):
         return False
     return any(_has(root, name) for name in _CARDS)

@@ -155,7 +155,7 @@ def _by_status(
 
 
 def _by_tolerance(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
-    """Yield what it says is the run's own, or what can follow from an aggregate's score, which is 1 or less."""
+    """Yield why a verdict's tolerance is not the run's, or cannot follow from an aggregate's score, <= 1."""
     told = verdict.tolerance
     if not isinstance(run.tolerance, BelowLast):
         wanted = None if run.tolerance is None else decimal_text(run.tolerance)
@@ -221,7 +221,10 @@ def _by_score_of_late(late: CameLate, limit: float | None, run: RunConfiguration
 
 
 def _by_weight(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
-    """Of several sites a rule may leave some out. The only one is the whole aggregate, where one is enough for it."""
+    """Yield what is wrong with the weight of a run's only site.
+
+    It has the whole weight, if the rule needs no more than one site. Of several sites a rule may leave some out.
+    """
     if verdict.weight is None or len(run.sites) > 1:
         return
     due = 1.0 if open_rule(run.combination).fewest <= 1 else 0.0
@@ -241,7 +244,7 @@ def _by_reason(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
 
 
 def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConfiguration) -> Iterator[str]:
-    """θ and ε are what the answer tells, where nothing was wrong with it, and else not told."""
+    """Yield where θ and ε are not what the answer reports, or are told although something was wrong with it."""
     is_sound = verdict.status in SOUND or verdict.score is not None
     reliability = reading.record_or_none(answer.ref, Reliability)
     if not is_sound:
@@ -332,7 +335,7 @@ def _of_this_site(reading: Reading, card: FinalCard, run: RunConfiguration) -> I
 
 
 def _of_its_validation(reading: Reading, card: FinalCard, run: RunConfiguration) -> Iterator[str]:
-    """What this site told of an aggregate is there; where no other site is in the run, it is all that is there."""
+    """Yield where the card and this site's own scores differ; in a run of one site these are all that it may hold."""
     site = reading.opened.site
     refs = {number: MessageRef("update", run.run, number) for number in range(1, run.rounds + 2)}
     tables = {number: _table(reading, ref) for number, ref in refs.items()}
@@ -341,13 +344,13 @@ def _of_its_validation(reading: Reading, card: FinalCard, run: RunConfiguration)
     for aggregate, own in told.items():
         verdict = reading.record_or_none(MessageRef("verdict", run.run, aggregate + 1), Verdict)
         if verdict is not None and verdict.status in SOUND and str(aggregate) not in card.validation:
-            yield f"tells no validation of aggregate {aggregate}, of which {site} told {own}"
+            yield f"tells no validation of aggregate {aggregate}, of which {site} reported {own}"
     for number, mean in card.validation.items() if run.sites == [site] else ():
         after = whole(number) + 1
         does_not_hold = refs.get(after) in reading.messages and not tables[after]
         if not does_not_hold and told.get(whole(number)) != finite(mean):
-            own_text = told.get(whole(number), "none")
-            yield f"tells the validation {mean} of aggregate {number}, of which {site}, the only site, told {own_text}"
+            whose = f"of which {site}, the only site, reported {told.get(whole(number), 'none')}"
+            yield f"tells the validation {mean} of aggregate {number}, {whose}"
 
 
 def _differ(reading: Reading, final: Message, after: Message) -> bool:

@@ -113,7 +113,7 @@ class Compared:
     Args:
         whose: who signed it, and when.
         differs: what is not as it says, a sentence each.
-        unchecked: what of it cannot be compared with what is here, likewise.
+        unchecked: what of it cannot be compared with what is here, a sentence each.
     """
 
     whose: str
@@ -176,7 +176,7 @@ def _differences(said: Closing, found: Closing) -> Iterator[str]:
 
 
 def lines(found: Closing) -> Iterator[str]:
-    """For paper: every digest whole, in groups of four."""
+    """Yield the lines to be printed on paper: every digest whole, in groups of four."""
     yield f"closing digest of run {found.run} of {found.federation}, over {pluralize(found.manifests, 'manifest')}"
     for half in (found.root[:32], found.root[32:]):
         yield f"    {in_groups(half)}"

@@ -80,7 +80,7 @@ _MAX_DEPTH = 8
 
 
 def check_contents(reading: Reading, message: Message, name: str, path: Path) -> None:
-    """Demand that one file of a message, on this disk at ``path``, is what its name says.
+    """Check that one file of a message, on this disk at ``path``, is what its name says.
 
     Raises:
         RejectedError: saying what is wrong with it.
@@ -139,7 +139,7 @@ def _ends_as_zip(file: BinaryIO, size: int) -> bool:
 
 
 def _bytes_at(file: BinaryIO, place: int, number: int) -> bytes:
-    """So many bytes of a file, or fewer at its end; none before its beginning."""
+    """Return so many bytes of a file from a place on, or fewer at its end; none before its beginning."""
     if place < 0:
         return b""
     file.seek(place)
@@ -175,7 +175,7 @@ def form_of(reading: Reading, name: str) -> type[Payload]:
 
 
 def _check_options(run: RunConfiguration, shown_as: str, *, is_old: bool) -> None:
-    """Demand that what the schema leaves to task and method holds nothing but what these know."""
+    """Check that what the schema leaves to task and method holds nothing but what these know."""
     free = (run.task_options, run.method_options, run.augmentation, run.split)
     if any(_is_unbounded(value) for value in free):
         raise RejectedError(shown_as, f"holds a text of more than {_MAX_TEXT} characters or a control character")

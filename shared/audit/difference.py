@@ -49,7 +49,7 @@ def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
 
 
 def final_model(reading: Reading, run: str) -> str:
-    """SHA-256 of the final model itself, also where its file is encrypted; or why nobody can tell."""
+    """Return the SHA-256 of the final model itself, also if its file is encrypted; or why it cannot be known."""
     try:
         return reading.digest(reading.messages[MessageRef("final", run)], names.FINAL_MODEL)
     except HiddenError:
@@ -90,7 +90,7 @@ def _shown(value: Any) -> str:
 
 
 def flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Nested settings by their dotted key."""
+    """Yield nested settings by their dotted key."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             yield from flat(f"{key}.{name}" if key else name, inner)

@@ -37,7 +37,7 @@ def blamed(folder: Folder, path: str) -> Iterator[None]:
 
 
 def _words_of(error: TransientError | ActionRequiredError, folder: Folder) -> str:
-    """Of a copy the system's own words: a daemon would be told to change a file's rights, which no evidence bears."""
+    """Return what was wrong; of a copied folder without a daemon's advice, as rights of evidence must not change."""
     system = error.__cause__
     words = system.strerror if isinstance(folder, LocalFolder) and isinstance(system, OSError) else None
     return words or str(error)
@@ -91,7 +91,7 @@ class Listing:
             self._find(path, "is a folder that does not belong here")
 
     def _check_scratch(self, path: str) -> None:
-        """Nothing hides there: each file holds one of the known texts, or the beginning of one."""
+        """Check that nothing hides in a scratch folder: each file holds a known text, or the beginning of one."""
         for entry in self._entries(path) or ():
             inside = f"{path}/{entry.name}"
             if entry.is_folder and path in self.scratch and entry.name == BELOW:

@@ -146,16 +146,16 @@ class Replies(order.Replies):
     """What the messages of one folder answered: a round and the final model the consent, whatever was read since."""
 
     def answers(self, ref: MessageRef) -> frozenset[str | None]:
-        """As for any folder."""
+        """Return the digests of which the message at ``ref`` must answer one, by the rules of any folder."""
         if ref.kind in order.ANSWERS_NEWEST:
             consent = self.signed(MessageRef("consent", ref.run))
             return frozenset({consent.digest} if consent else ())
         return super().answers(ref)
 
     def had_read(self, ref: MessageRef, in_reply_to: str | None) -> bool:
-        """As for any folder: what was read the folder does not tell, and what is there holds."""
+        """Return whether the site's message at ``ref`` is there: this protocol's folders do not tell what was read."""
         return self.signed(ref) is not None
 
     def fault(self, ref: MessageRef, in_reply_to: str | None) -> str | None:
-        """As for any folder."""
+        """Return what is wrong with what a message answers, or None, by the rules of any folder."""
         return None if in_reply_to in self.answers(ref) else order.ANSWERS_ANOTHER

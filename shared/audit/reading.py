@@ -231,7 +231,7 @@ class Reading(Ledger):
 
     @contextmanager
     def file(self, message: Message, name: str) -> Iterator[Path]:
-        """What any file of a message says, on this machine's disk; what was fetched or decrypted vanishes afterwards.
+        """Yield a local path of a message's file, decrypted; a temporary copy is removed afterwards.
 
         Raises:
             NotFoundError: it is not there.
@@ -259,7 +259,7 @@ class Reading(Ledger):
 
     @contextmanager
     def as_it_lies(self, message: Message, name: str) -> Iterator[Path]:
-        """Any file of a message on this machine's disk, as its manifest says it is; encrypted, if it is.
+        """Yield a local path of a message's file, checked against its manifest; an encrypted file stays encrypted.
 
         Raises:
             NotFoundError: it is not there.
@@ -310,7 +310,7 @@ class Reading(Ledger):
             return None
 
     def digest(self, message: Message, name: str) -> str:
-        """SHA-256 of what a file of a message says, by its manifest alone: the file may have gone.
+        """Return the SHA-256 of the decrypted content of a message's file, by its manifest alone: the file may be gone.
 
         Raises:
             HiddenError: it is encrypted, and no key opens it.
@@ -351,13 +351,13 @@ class Reading(Ledger):
         return self.is_hidden(MessageRef("offer", run), names.RUN_CONFIGURATION)
 
     def hides_rules(self, run: str) -> bool:
-        """Return whether the run's configuration is encrypted, so that without a key nobody knows what it lets go."""
+        """Return whether the run's configuration is encrypted, so that without a key nobody knows what it prunes."""
         offer = self.messages.get(MessageRef("offer", run))
         is_encrypted = offer is not None and offer.manifest.files[names.RUN_CONFIGURATION].encrypted is not None
         return is_encrypted and self.configuration(run) is None
 
     def configuration(self, run: str) -> RunConfiguration | None:
-        """The run's configuration, as signed with the offer; None where it does not hold, which is found there."""
+        """Return the run's configuration, as signed with the offer; None if it is invalid, which becomes a finding."""
         found = self._once(MessageRef("offer", run), RunConfiguration)
         if found is None or self.opened.protocol > 1:
             return found
@@ -367,11 +367,11 @@ class Reading(Ledger):
             return None
 
     def sharing(self, run: str) -> Sharing | None:
-        """Return what travels in the run, likewise."""
+        """Return what travels in the run, as signed with the offer; None if it is invalid."""
         return self._once(MessageRef("offer", run), Sharing)
 
     def was_pruned(self, ref: MessageRef, name: str) -> bool:
-        """Whether a file that is not there may have been removed, by the rule of the run as signed with the offer."""
+        """Return whether a missing file may have been removed by the rule of the run, as signed with the offer."""
         is_gone = names.is_weights(name) and not self.has(ref, name)
         return is_gone and self.may_be_pruned(ref, settled=self._settled[ref.run])
 
@@ -385,7 +385,7 @@ class Reading(Ledger):
         return found
 
     def _once(self, ref: MessageRef, kind: type[AnyPayload]) -> AnyPayload | None:
-        """As ``record_or_none``, of what is asked for again and again."""
+        """Return the record of a message as ``record_or_none`` does, but read it only once."""
         if (ref, kind) not in self._records:
             self._records[ref, kind] = self.record_or_none(ref, kind)
         found = self._records[ref, kind]
@@ -475,7 +475,7 @@ class Reading(Ledger):
                 self.status = self.site.open_status(content)
 
     def _unfinished(self) -> set[str]:
-        """What a write has left that was cut off before its MOVE, or is on its way just now: no notice is taken of it.
+        """Return the files of writes that were cut off before their MOVE, or are going on now: the audit ignores them.
 
         That is a copy of the file that it was to become or, as that one is overwritten, a heartbeat signed by the site.
         """
@@ -527,7 +527,7 @@ class Reading(Ledger):
                 self.find(ref.path, "is a folder that does not belong here")
 
     def _read(self, path: str, since: str = UNKNOWN) -> bytes | None:
-        """A record's bytes; one that is missing, oversized or unreadable becomes a finding, if it is none yet."""
+        """Return a record's bytes; if it is missing, oversized or unreadable, add a finding (once) and return None."""
         if path in self.odd:
             return None
         try:

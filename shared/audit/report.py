@@ -95,7 +95,7 @@ UNKNOWABLE = (
 
 
 def report(folders: Mapping[str, Reading], audits: Mapping[str, Audit], *, is_key_compared: bool) -> Document:
-    """Everything on the page, as plain values.
+    """Return everything on the page, as plain values.
 
     Args:
         folders: by their names; one that does not say whose it is has its findings alone.
@@ -308,7 +308,7 @@ def _round(readings: Mapping[str, Reading], run: str, number: int, settings: Run
 
 
 def _came_to(readings: Mapping[str, Reading], run: str, settings: RunConfiguration | None) -> str | None:
-    """What the run came to, by the tables that can be read here; None while it goes on, or where it is encrypted."""
+    """Return the run's outcome by the tables that can be read here; None while it goes on, or if it is encrypted."""
     if settings is None:
         return None
     card = _card(readings, run)

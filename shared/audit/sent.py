@@ -59,7 +59,7 @@ class Sent:
 
 
 def sent(reading: Reading) -> list[Sent]:
-    """Everything that the site of this folder wrote, in its order: its card first, the newest heartbeat last."""
+    """Return everything that the site of this folder wrote, in its order: its card first, the newest heartbeat last."""
     card, status = reading.site_card, reading.status
     found = [
         (
@@ -86,7 +86,7 @@ def sent(reading: Reading) -> list[Sent]:
 
 
 def lines(sent: list[Sent]) -> Iterator[str]:
-    """For people; the tensors of a file as how many they are."""
+    """Yield the lines for people; of a file's tensors only their number."""
     total = 0
     for each in sent:
         created = each.created if each.created == UNKNOWN else moment_text(each.created)

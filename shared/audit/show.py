@@ -43,7 +43,7 @@ def show(readings: Mapping[str, Reading], run: str, round_no: int) -> Document:
 
 
 def lines(document: Document) -> Iterator[str]:
-    """For people."""
+    """Yield the lines for people."""
     yield f"run {document['run']}, round {document['round']}"
     for plugin in document["plugins"]:
         yield f"needs the plug-in {plugin}"

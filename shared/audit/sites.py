@@ -79,7 +79,7 @@ def titles(folders: Mapping[str, Reading]) -> dict[str, str]:
 
 
 def unnamed(folders: Mapping[str, Reading]) -> dict[str, str]:
-    """Of each folder that does not say whose it is, why: nothing of it can be told."""
+    """Return, for each folder that does not say whose it is, why not: nothing in it can be read."""
     return {
         name: next(finding.what for finding in reading.findings if finding.file == names.FEDERATION)
         for name, reading in folders.items()
@@ -109,7 +109,7 @@ def remarks(folders: Mapping[str, Reading]) -> Iterator[str]:
 
 
 def _odd_times(site: str, reading: Reading) -> Iterator[str]:
-    """Of either side the first time that runs back, or that this machine's clock is more than a day behind."""
+    """Yield each side's first time that runs back, or is over a day ahead of this machine's clock."""
     tomorrow = time_text(time.time() + _DAY_S)
     for sender in (AGGREGATOR, site):
         told = [(message.ref.path, message.manifest.created) for message in reading.sent_by(sender)]
@@ -139,7 +139,7 @@ def settings_of(readings: Mapping[str, Reading], run: str) -> RunConfiguration |
 
 
 def sharing_of(readings: Mapping[str, Reading], run: str) -> Sharing | None:
-    """Return what travels in a run, likewise."""
+    """Return what travels in a run by the first folder whose offer holds; None if none does."""
     return next(filter(None, (reading.sharing(run) for reading in readings.values())), None)
 
 
@@ -176,7 +176,7 @@ def the_run(readings: Mapping[str, Reading], run: str | None) -> str:
 
 
 def require_opened(readings: Mapping[str, Reading], run: str) -> None:
-    """Demand that what the messages of a run say can be read in every folder.
+    """Check that the messages of a run can be read in every folder.
 
     Raises:
         ConfigurationError: it is encrypted, and no key opens it.

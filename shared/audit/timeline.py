@@ -114,8 +114,9 @@ Line = Event | NewKey | Figures | Gap
 
 
 def timeline(readings: Mapping[str, Reading]) -> list[Line]:
-    """Every message and hand-over, none before what it answers or what its sender sent before it, else by the clocks;
-    surveys and sheets by the clocks alone.
+    """Return every message and hand-over, none before what it answers or what its sender sent before it.
+
+    Otherwise they stand by the clocks, as do surveys and sheets.
 
     What is missing stands where its sender goes on without it, or at the end.
     """
@@ -221,8 +222,10 @@ def lines(events: list[Line]) -> Iterator[str]:
 
 
 def _ordered(reading: Reading) -> list[Message | NewKey]:
-    """A folder's messages and hand-overs: both chains in their order, each hand-over after the last message that an
-    earlier key signed, no reply before what it answers, else by the clocks.
+    """Return a folder's messages and hand-overs, both chains in their order.
+
+    Each hand-over stands after the last message that an earlier key signed, no reply before what it answers; otherwise
+    they stand by the clocks.
     """
     chains: dict[str, list[Message | NewKey]] = {
         side.sender: sorted([*reading.sent_by(side.sender), *_new_keys(side)], key=_turn)

@@ -8,7 +8,7 @@ What is checked, in this order:
     surveys     each is the aggregator's, numbered without gap, and each sheet is the site's answer to one, with no
                 figure that the protocol does not describe, or with more digits
     messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other;
-                a tensor file that is not there counts as removed if the run's own rule lets it go; weights are said
+                a tensor file that is not there counts as removed if the run's own rule prunes it; weights are said
                 to be in the form that the run wants, and encrypted where it wants that
     contents    each payload is what its name says and nothing besides (``contents.py``)
     chains      each sender's messages are numbered without gap or repeat, each naming the one before it
@@ -73,7 +73,7 @@ class Audit:
     touched: int = 0
 
     def as_json(self) -> dict[str, object]:
-        """Plain values, for scripts."""
+        """Return plain values, for scripts."""
         federation = self.federation.model_dump() if self.federation else None
         return {"holds": not self.findings, **asdict(self), "federation": federation}
 
@@ -196,7 +196,7 @@ class _Verification:
             before, last = message.head, message.ref
 
     def _due_between(self, before: MessageRef | None, after: MessageRef) -> str:
-        """Of a gap in a sender's chain, one message that was in it, where the order of messages tells."""
+        """Return one message that a gap in a sender's chain must have held, in words; "" if the order tells none."""
         due = None
         if before is not None and before.kind == "round" and before.run == after.run:
             due = MessageRef("verdict", before.run, before.round_no)
@@ -205,7 +205,7 @@ class _Verification:
         return f"; {due.path} must be one of them" if due and due not in self._messages else ""
 
     def _check_replies(self) -> Replies:
-        """Each message answers the one that it must answer; return what answers what."""
+        """Check that each message answers the one that it must answer; return what answers what."""
         reading = self._reading
         kind = protocol_1.Replies if reading.opened.protocol == 1 else Replies
         sent = reading.sent_by(reading.opened.site)
@@ -222,7 +222,7 @@ class _Verification:
             self._find_in(message, fault)
 
     def _check_order(self, replies: Replies) -> None:
-        """The aggregator's messages of a run come in one order, and rounds of two runs never interleave.
+        """Check that the aggregator's messages of a run come in one order, and rounds of two runs never interleave.
 
         What follows a gap in the chain, which is a finding, is in no order that could be told.
 
@@ -263,7 +263,7 @@ class _Verification:
         self._find(said_in, what)
 
     def _check_unsigned(self, status: Status | None) -> None:
-        """A message without a manifest is on its way, or its manifest was taken away."""
+        """Check for messages without a manifest: each is being sent, or its manifest was removed."""
         by_ref = self._reading.by_ref
         for is_from_site in (True, False):
             unsigned = [

@@ -53,7 +53,7 @@ def door(otherwise: str) -> Iterator[None]:
 
 
 def require_size(content: bytes, max_bytes: int) -> None:
-    """Demand that there is not too much to be read.
+    """Check that there is not too much to be read.
 
     Raises:
         Refusal: it is larger than ``max_bytes``.

@@ -34,7 +34,7 @@ _DAMAGED = "does not decrypt: it is cut off, was changed, or is encrypted under 
 
 @door("is encrypted under another key than this run's")
 def unwrapped(sealed: bytes, bound: bytes, key: bytes) -> bytes:
-    """Return what is wrapped.
+    """Return the secret that is wrapped, in clear.
 
     Args:
         bound: what it was wrapped for.

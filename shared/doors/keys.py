@@ -13,7 +13,7 @@ _DIGITS = frozenset("0123456789abcdef")
 
 @door("must be a public key that Ed25519 makes")
 def require_public(key: str) -> None:
-    """Demand that ``key``, 64 hex digits, is a public key of Ed25519 in the form of RFC 8032.
+    """Check that ``key``, 64 hex digits, is a public key of Ed25519 in the form of RFC 8032.
 
     Under a key of small order anybody can sign; one that is written otherwise has a second text.
 
@@ -26,7 +26,7 @@ def require_public(key: str) -> None:
 
 @door("its signature does not hold")
 def require_signed(content: bytes, key: object, signature: object) -> None:
-    """Demand that ``signature``, 128 hex digits, is Ed25519 over ``content`` by ``key``, 64 hex digits.
+    """Check that ``signature``, 128 hex digits, is Ed25519 over ``content`` by ``key``, 64 hex digits.
 
     Raises:
         Refusal: it is not, or either is none.

@@ -165,7 +165,7 @@ class _Scalars(SafeConstructor, Resolver):
         Resolver.__init__(self)
 
     def value(self, event: yaml.Event) -> Any:
-        """Text, a number, true, false or null."""
+        """Return the value of a scalar: text, a number, true, false or null."""
         assert isinstance(event, yaml.ScalarEvent)
         tag = self.resolve(yaml.ScalarNode, event.value, event.implicit)  # type: ignore[no-untyped-call]
         if (made := self.yaml_constructors.get(tag)) is None or tag == _TEXT:
@@ -195,7 +195,7 @@ def _where(mark: Any) -> str:
 
 
 def write(values: Mapping[str, Any]) -> bytes:
-    """Write a mapping in the one way stated above, its keys in their order.
+    """Write a mapping in the one way that this module states, its keys in their order.
 
     Raises:
         Refusal: it holds something that has no such text.
@@ -224,7 +224,7 @@ def _lines(value: Any) -> list[str]:
 
 
 def _behind(first: str, lines: list[str]) -> list[str]:
-    """Lines two spaces further in, the first of them behind something."""
+    """Indent lines by two spaces, and put the first of them behind something."""
     return [f"{'  ' if at else first}{line}" for at, line in enumerate(lines)]
 
 

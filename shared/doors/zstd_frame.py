@@ -75,7 +75,7 @@ class _Section:
 
 
 def _require_one_frame(file: BinaryIO, length: int, size: int) -> None:
-    """Demand that one frame, which says that it holds so many bytes, fills its place to the last byte."""
+    """Check that one frame, which says that it holds so many bytes, fills its place to the last byte."""
     head = file.read(min(length, _LONGEST_HEADER))
     if not head.startswith(_MAGIC):
         raise Refusal("it is no frame")

@@ -72,7 +72,7 @@ def encode(plain: Path, target: Path, tensors: TensorList, wire: Wire, received:
 
 
 def check_encoded(encoded: Path, tensors: TensorList, wire: Wire, *, shown_as: str) -> None:
-    """Demand a file that holds arrays for exactly ``tensors`` in a run's form and nothing else, whatever the numbers.
+    """Check that a file holds arrays for exactly ``tensors`` in a run's form and nothing else, whatever the numbers.
 
     Args:
         shown_as: as for ``decode``.
@@ -124,7 +124,7 @@ def decode(
 
 
 def rounded(array: Array, numbers: Numbers) -> Array:
-    """What is left of float32 numbers of any shape on the wire, as float32; what is too great becomes infinite."""
+    """Return float32 numbers as they are after the wire, in their shape; too great ones become infinite."""
     return _numbers_of(_bits_of(array.reshape(-1), numbers), numbers).reshape(array.shape)
 
 
@@ -151,7 +151,7 @@ def _dtype(wire: Wire) -> str:
 
 
 def _width(wire: Wire) -> int:
-    """Bytes of a number."""
+    """Return the bytes of a number."""
     return 4 if wire.numbers == "float32" else 2
 
 
@@ -184,7 +184,7 @@ def _bits_in(plain: TensorFile, name: str, numbers: Numbers) -> Bits:
 
 
 def _bits_of(array: Array, numbers: Numbers) -> Bits:
-    """(N,) float32, rounded to the nearest, ties to even."""
+    """Return (N,) float32 as bits, rounded to the nearest, ties to even."""
     if numbers == "float32":
         return array.view(np.uint32)
     if numbers == "float16":
@@ -197,7 +197,7 @@ def _bits_of(array: Array, numbers: Numbers) -> Bits:
 
 
 def _numbers_of(bits: Bits, numbers: Numbers) -> Array:
-    """(N,) float32, exactly."""
+    """Return the (N,) float32 that these bits stand for, exactly."""
     if numbers == "float32":
         return bits.view(np.float32)
     if numbers == "float16":

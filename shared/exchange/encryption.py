@@ -91,13 +91,13 @@ class RunKey:
     key: bytes
 
     def wrap(self, content: Content, ref: MessageRef, name: str) -> str:
-        """Return what a manifest holds of it, 208 hex digits."""
+        """Return a payload's key and SHA-256 as its manifest holds them: encrypted, 208 hex digits."""
         nonce, secret = random(NONCE_BYTES), content.key + bytes.fromhex(content.sha256)
         bound = self._bound_to(ref, name)
         return (nonce + crypto_aead_xchacha20poly1305_ietf_encrypt(secret, bound, nonce, self.key)).hex()
 
     def unwrap(self, wrapped: str, ref: MessageRef, name: str) -> Content:
-        """Return what a manifest holds of a payload.
+        """Return a payload's key and SHA-256 from what its manifest holds.
 
         Raises:
             RejectedError: it was wrapped by another key, or for another payload.
@@ -210,7 +210,7 @@ def decrypt(encrypted: Path, target: Path, content: Content, shown_as: str) -> N
 
 
 def content_bytes(entry: FileEntry) -> int:
-    """How many bytes a payload has once it is decrypted, by its manifest; below 0 where it cannot be decrypted."""
+    """Return how many bytes a payload has once it is decrypted, by its manifest; below 0 if it cannot be decrypted."""
     if entry.encrypted is None:
         return entry.size
     sealed = entry.size - HEADER_BYTES

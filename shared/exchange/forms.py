@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 
 
 def text_like(pattern: str, wanted: str) -> BeforeValidator:
-    """Demand a text that ``pattern`` matches as a whole.
+    """Return a validator that accepts a text only if ``pattern`` matches it as a whole.
 
     Args:
         wanted: as the rest of a sentence that begins with "must be".

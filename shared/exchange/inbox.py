@@ -66,17 +66,20 @@ class Inbox:
         mirror = self._mirror
         if (accepted := mirror.message(ref)) is not None:
             return accepted
-        # 1. The manifest passes the only door before a byte of a payload is asked for. What is wrong once may be a torn
-        #    read; what is wrong twice is reported.
+        # 1. The manifest passes the only door before a byte of a payload is asked for (protocol 10.1, steps 1 to 12).
         try:
             message = self._open(ref, manifest, answers)
         except DoubtfulError:
-            if not self._learn_keys() and self._fails_again(ref.path):
-                if manifest != TOO_LARGE:
-                    self._require_listed(ref.manifest, len(manifest))
+            # Its key may have been handed over to meanwhile (protocol 4.3): the next look knows that key.
+            if self._learn_keys():
+                return None
+            # What is wrong once may be a torn read; what is wrong twice is reported (protocol 10.2).
+            if self._fails_again(ref.path):
+                self._require_read_whole(ref, manifest)
                 raise
             return None
-        # 2. Sizes are checked by the signed manifest before the payload is fetched, so that none can fill the disk.
+        # 2. By the signed manifest a payload is no larger than it can be (protocol 10.1, step 13), so that none can
+        #    fill the disk. All tensor files share one bound; one that nobody here needs is left where it lies.
         room = max_weights_bytes
         for name, entry in sorted(message.manifest.files.items()):
             if without_weights and is_weights(name):
@@ -86,7 +89,8 @@ class Inbox:
             if content_bytes(entry) > most:
                 raise RejectedError(path, f"has {content_bytes(entry)} bytes, at most {most} are expected")
             room -= content_bytes(entry) if is_weights(name) else 0
-            # 3. Each payload arrives under a temporary name and takes its own once size, hash and form are right.
+            # 3. The payload comes here as it is in the folder; then its hash is compared and its blocks are decrypted
+            #    (protocol 10.1, steps 14 and 15). Until its manifest is here it counts for nothing.
             try:
                 self._check_brought(message, name, self._bring(message, name))
             except DoubtfulError:
@@ -98,10 +102,13 @@ class Inbox:
                     self._require_listed(path, None)
                     raise DoubtfulError(path, "is named by its manifest but is not there") from None
                 return None
-        if ref.kind == "offer" and (run := mirror.configuration(ref.run)) is not None:  # else its reader refuses it
+        # 4. An offer says itself what of it is encrypted, so step 12 waited for its payloads. If its configuration
+        #    cannot be read, whoever reads it refuses it.
+        if ref.kind == "offer" and (run := mirror.configuration(ref.run)) is not None:
             check_encrypted(message, run.encrypt)
-        # 4. The manifest is written last: from here on the message is accepted, whatever crashes. A round's models take
-        #    the disk a while; what follows from them waits for it (``Mirror.flush``), but not the work on them.
+        # 5. The manifest is written last, here as in the folder (protocol 2.1): from here on the message is accepted,
+        #    whatever crashes. A round's models take the disk a while; what follows from them waits for it
+        #    (``Mirror.flush``), but not the work on them.
         (mirror.accept if message.ref.kind in ("round", "update") else mirror.add)(message, manifest)
         logger.info("%s: received %s", mirror.own.site, ref.path)
         return message
@@ -227,6 +234,15 @@ class Inbox:
         except NotFoundError:
             pass  # though a manifest was read there
         raise TransientError(f"{path} does not come as the folder lists it: something on the way changes it.")
+
+    def _require_read_whole(self, ref: MessageRef, manifest: bytes) -> None:
+        """Check that a noticed manifest has the size that the folder lists; what is too large was never read whole.
+
+        Raises:
+            TransientError: as ``_require_listed``.
+        """
+        if manifest != TOO_LARGE:
+            self._require_listed(ref.manifest, len(manifest))
 
     def _bring(self, message: Message, name: str) -> str:
         """Bring a payload here as it is in the folder; return its SHA-256.

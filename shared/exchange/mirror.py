@@ -132,11 +132,11 @@ class Mirror(Ledger):
     # --- what they say -------------------------------------------------------------------------------------
 
     def path(self, ref: MessageRef, name: str) -> Path:
-        """Local path of one file of a message."""
+        """Return the local path of one file of a message."""
         return self.root / ref.path / name
 
     def content(self, ref: MessageRef, name: str) -> bytes:
-        """What one small file of a message says; of an accepted or signed one, only if it is as its manifest says.
+        """Return the decrypted content of one small file, if it agrees with its accepted or signed manifest.
 
         Raises:
             ActionRequiredError: it is missing here, or another.
@@ -157,7 +157,9 @@ class Mirror(Ledger):
         return record
 
     def says(self, ref: MessageRef, name: str, size: int, sha256: str) -> bool:
-        """Whether a file of an accepted or signed message says what has this size and SHA-256, which are in clear.
+        """Return whether an accepted or signed file's decrypted content has this size and SHA-256.
+
+        An encrypted file counts as if it had, if our key is missing.
 
         Of one that is encrypted nobody can tell without our key: then it counts as what it says.
         """
@@ -179,7 +181,7 @@ class Mirror(Ledger):
             self.ciphertexts.check(message, name, sha256)
 
     def configuration(self, run: str) -> RunConfiguration | None:
-        """The run's configuration as it was offered, or is being; None where it is not that, or not well-formed."""
+        """Return the run's configuration as it was offered, or is being; None if it is another, or ill-formed."""
         offer = MessageRef("offer", run)
         if run not in self._configurations:
             try:
@@ -214,7 +216,7 @@ class Mirror(Ledger):
     # --- keys ----------------------------------------------------------------------------------------------
 
     def require_newest_key(self) -> None:
-        """Demand that our key is the one that was handed over to last.
+        """Check that our key is the one that was handed over to last.
 
         Raises:
             ActionRequiredError: it is another.
@@ -232,7 +234,7 @@ class Mirror(Ledger):
             )
 
     def require_keys(self, run: str) -> None:
-        """Demand what it takes to encrypt and decrypt a run in this folder.
+        """Check that the keys to encrypt and decrypt a run in this folder are there.
 
         Raises:
             ConfigurationError: there is none, because a side has shown no key.
@@ -253,7 +255,7 @@ class Mirror(Ledger):
         self.messages[message.ref] = message
 
     def accept(self, message: Message, manifest: bytes) -> None:
-        """As ``add``, but without waiting for the disk: the message counts now, and survives a crash after ``flush``.
+        """Add an accepted message without waiting for the disk: it counts now, and survives a crash after ``flush``.
 
         Raises:
             OSError: what was accepted before it cannot be written (``flush``).

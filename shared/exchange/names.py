@@ -209,7 +209,7 @@ def files_of_sites() -> list[str]:
 
 
 def is_name(text: str) -> bool:
-    """Whether ``text`` is lower-case ASCII, digits, '-', '_', '.', at most 64 characters; see ``NAME_PATTERN``."""
+    """Return whether ``text`` is lower-case ASCII, digits, '-', '_', '.', at most 64 characters: ``NAME_PATTERN``."""
     return re.fullmatch(NAME_PATTERN[1:-1], text) is not None
 
 
@@ -248,7 +248,7 @@ def handover_path(number: int, sender: str) -> str:
 
 
 def is_handover(path: str, sender: str) -> bool:
-    """Return whether such a record may lie at ``path``."""
+    """Return whether a record that hands over to a later key may lie at ``path``."""
     return re.fullmatch(rf"{keys_of(sender)}/(?!000[01])[0-9]{{4}}\.json", path) is not None
 
 

@@ -119,7 +119,7 @@ class Replies:
         return self._by_ref.get(ref)
 
     def answers(self, ref: MessageRef) -> frozenset[str | None]:
-        """Digests of which the next message at ``ref`` must answer one; None stands for no message."""
+        """Return the digests of which the next message at ``ref`` must answer one; None stands for no message."""
         if ref.kind in ANSWERS_NEWEST:
             first, last = self._first(ref), self._last(ref)
             return frozenset(digest for digest, number in self._numbers.items() if first <= number <= last)
@@ -151,14 +151,14 @@ class Replies:
         return message is not None and message.manifest.seq <= self._numbers.get(in_reply_to or "", 0)
 
     def _first(self, ref: MessageRef) -> float:
-        """Number of the oldest message that the aggregator's newest can be said to have read."""
+        """Return the number of the oldest message that the aggregator's newest can be said to have read."""
         consent = self.signed(MessageRef("consent", ref.run))
         if ref.kind == "abort":
             return self._read
         return max(self._read, consent.manifest.seq) if consent else math.inf
 
     def _last(self, ref: MessageRef) -> float:
-        """Number of the newest: after a withdrawal that is known, nothing of the run follows."""
+        """Return the number of the newest message that may be answered: nothing follows a withdrawal."""
         withdrawal = self.signed(MessageRef("withdrawal", ref.run))
         return withdrawal.manifest.seq - 1 if withdrawal else math.inf
 

@@ -72,18 +72,20 @@ class Outbox:
             ConfigurationError, ActionRequiredError: it is to be encrypted, and we have not the keys (``require_keys``);
                 or nobody can tell, for the run's offer is not in the mirror as it was accepted.
         """
-        # 1. What is signed once is never signed otherwise: after a crash the very same bytes go out.
+        # 1. What is signed once is never signed otherwise (protocol 2.1): after a crash the very same bytes go out.
         if (signed := self._mirror.message(ref)) is not None:
             return signed
-        # 2. The payloads first: a message without a manifest is work in progress, and may be written again.
+        # 2. The payloads first, exactly those of this kind (protocol 6.3): a message without a manifest is work in
+        #    progress, and may be written again.
         required = KINDS[ref.kind].files
         if not required <= set(files) or not all(may_hold(ref.kind, name) for name in files):
             raise ValueError(f"{sorted(files)} is not what belongs into {ref.path}")
         for name, content in files.items():
             _place_file(self._mirror.path(ref, name), content)
+        # 3. Each is encrypted where the run's offer says so (protocol 9.3), and named by size and hash as it will lie
+        #    in the folder. An offer that is being signed says it itself.
         is_offer = ref.kind == "offer"
         configuration = self._mirror.configuration(ref.run) if is_offer else self._mirror.require_configuration(ref.run)
-        # 3. Each is encrypted where the run's offer says so, and named by size and hash as it will lie in the folder.
         entries: dict[str, FileEntry] = {}
         for name in sorted(files):
             path = self._mirror.path(ref, name)
@@ -91,7 +93,7 @@ class Outbox:
                 entries[name] = self._mirror.ciphertexts.encrypt(ref, name, path, encrypted.get(name))
             else:
                 entries[name] = known.get(name) or entry_of(path)
-        # 4. The manifest continues our chain by exactly one, and says what it answers.
+        # 4. The manifest continues our chain by exactly one, and says what it answers (protocol 3.2).
         manifest = Manifest(
             kind=ref.kind,
             federation=self._mirror.own.federation,
@@ -105,7 +107,7 @@ class Outbox:
             created=now_text(),
             files={name: entry.model_copy(update={"wire": wire.of(ref.kind, name)}) for name, entry in entries.items()},
         )
-        # 5. It is signed and written last.
+        # 5. It is signed (protocol 3.1) and written last (protocol 2.1).
         content = self._key.sign(manifest.model_dump())
         self._mirror.add(message := Message(ref, manifest, digest_of(content)), content)
         return message
@@ -226,7 +228,7 @@ class Outbox:
         return self._mirror.may_be_pruned(message.ref, settled=settled)
 
     def _require_room(self, ref: MessageRef, size: int) -> None:
-        """Never begin what cannot be ended; say in time when the folder is getting full."""
+        """Check that the folder has room for a message before it is sent; warn in time when the folder gets full."""
         if size <= SMALL_BYTES:
             return
         self._known_room -= size
@@ -290,7 +292,7 @@ class Outbox:
         return {entry.name: entry.size for entry in self._folder.entries(ref.path)}
 
     def _last_in_folder(self, own: list[Message]) -> int:
-        """Seq of our newest message whose manifest is in the folder: publishing goes in order, so look back."""
+        """Return the seq of our newest message whose manifest is in the folder, looking back from the newest."""
         for message in reversed(own):
             signed = self._mirror.path(message.ref, MANIFEST).read_bytes()
             with suppress(RejectedError):  # what lies there is not what we signed

@@ -148,12 +148,12 @@ def _message(problem: ErrorDetails) -> str:
 
 
 def dump_yaml(record: BaseModel) -> bytes:
-    """The one YAML text of a record: its keys in the order in which it declares them, all others in their own."""
+    """Return the one YAML text of a record: its own keys in the order of their declaration, all others in theirs."""
     return dump_values(_plain(record))
 
 
 def dump_values(values: Mapping[str, Any]) -> bytes:
-    """YAML bytes of plain values, as ``parse_yaml`` reads them back."""
+    """Return the YAML bytes of plain values, as ``parse_yaml`` reads them back."""
     return yaml_text.write(values)
 
 

@@ -78,7 +78,7 @@ class KeptKey(KeptSecret):
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """As for any secret that is kept."""
+        """Read the signing key at a path, as for any secret that is kept."""
         if not path.exists():
             raise ActionRequiredError(f"{path} is missing: put this very key back from a backup, another will not do")
         try:
@@ -124,13 +124,13 @@ def is_public_key(text: str) -> bool:
 
 
 def enrolment_code(secret: str, federation: str, site: str, key: str) -> str:
-    """HMAC-SHA-256 that proves the holder of ``key`` knows the invite's one-time ``secret`` (hex)."""
+    """Return the HMAC-SHA-256 that proves the holder of ``key`` knows the invite's one-time ``secret`` (hex)."""
     message = canonical({"federation": federation, "key": key, "site": site})
     return hmac.new(bytes.fromhex(secret), message, hashlib.sha256).hexdigest()
 
 
 def digest_of(content: bytes) -> str:
-    """SHA-256 of ``content``, 64 hex digits."""
+    """Return the SHA-256 of ``content``, 64 hex digits."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -140,5 +140,5 @@ def fingerprint(key: str) -> str:
 
 
 def in_groups(digits: str) -> str:
-    """Hex digits as they are read aloud or compared on paper: in groups of four."""
+    """Return hex digits as they are read aloud or compared on paper: in groups of four."""
     return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))

@@ -38,7 +38,7 @@ MICRO_BATCH = "micro_batch"
 DECIMALS = 4
 """Of every loss and score, and of θ."""
 LARGEST_LOSS = 10.0
-"""Losses beyond it, either way, are told as this."""
+"""Losses beyond it, either way, are reported as this."""
 _SCORES = (
     "accuracy|balanced_accuracy|sensitivity|specificity|f1|dice|iou|auroc|auroc_logits|auprc|kappa|calibration_error"
     "|misdiagnosis_auroc|selective_accuracy_[1-9]0|referral_share_9[05]|uncertainty_(right|wrong)"
@@ -81,7 +81,7 @@ class MetricsRow:
 
 
 def write_metrics(rows: list[MetricsRow]) -> bytes:
-    """CSV bytes of at least one row, all with the same score columns."""
+    """Return the CSV bytes of at least one row, all with the same score columns."""
     names = sorted(rows[0].scores)
     return csv_text.write([[*FIXED_COLUMNS, *names], *(_cells(row, names) for row in rows)])
 
@@ -146,7 +146,7 @@ def require_of_round(
     own: Mapping[str, Range],
     has_baseline: bool,
 ) -> None:
-    """Demand that a table is of a round, and has no columns but those that the protocol describes or the run lists.
+    """Check that a table is of a round, and has no columns but those that the protocol describes or the run lists.
 
     Args:
         epochs: how many epochs the round trains; None where nobody can tell.
@@ -175,7 +175,7 @@ def require_of_round(
 
 
 def require_learning_rate(rows: list[MetricsRow], path: str, learning_rate: float) -> None:
-    """Demand that a table tells the learning rate of its round.
+    """Check that a table reports the learning rate of its round.
 
     Raises:
         RejectedError: it tells another.

@@ -1,26 +1,29 @@
-"""The only door: bytes from a folder become records by passing through here, in one stated order.
+"""The only door: bytes from a folder become records by passing through here, in one stated order (protocol 10.1).
 
 For a message's manifest (``Peer.open``):
 
-    1. size       at most 1 MiB, before anything is parsed
-    2. hash       canonical bytes only (RFC 8785), so that one content has one hash
-    3. signature  Ed25519, by the key pinned for this sender, or for later messages the one that it handed over to
-    4. sender     protocol, federation, site and sender are the expected ones
-    5. run        the run that the directory's path names
-    6. round      the kind and round number that the path names
-    7. contents   the files are the closed list of this kind, and none has a form that such a file cannot have
-    8. chain      numbered one after, and naming, the sender's last message, which is the one that a hand-over named
-    9. reply      answers exactly the message it must answer
+     1. size       at most 1 MiB, before anything is parsed
+     2. form       canonical bytes only (RFC 8785), so that one content has one hash
+     3. signature  Ed25519, by the key pinned for this sender, or by one that it handed over to
+     4. record     of the folder's protocol, with exactly the fields of a manifest
+     5. key        the one that signs the sender's message of this number
+     6. sender     federation, site and sender are the expected ones, and this sender writes in this place
+     7. run        the run that the directory's path names
+     8. round      the kind and round number that the path names
+     9. files      the closed list of this kind, and none has a form that such a file cannot have
+    10. chain      numbered one after, and naming, the sender's last message, which is the one that a hand-over named
+    11. reply      answers a message that it may answer
 
-For a payload: encrypted exactly where the run wants that (``check_encrypted``); size and SHA-256 as the manifest says
-(``check_file``); where it is encrypted, every block of it (``encryption.py``); then its contents by the record's own
-schema (``open_record``, ``open_yaml``; tensors by ``weights.py`` or, where the run wants them in another form
-(``check_form``), by ``encoding.py``; tables by ``tables.py``).
+For its payloads: encrypted exactly where the run wants that (step 12, ``check_encrypted``); no larger than such a file
+can be (13, ``inbox.py``); size and SHA-256 as the manifest says (14, ``check_file``); where it is encrypted, every
+block of it (15, ``encryption.py``); then its contents by the record's own schema (``open_record``, ``open_yaml``;
+tensors by ``weights.py`` or, where the run wants them in another form (``check_form``), by ``encoding.py``; tables by
+``tables.py``).
 
 Whoever can write in a folder can put anything there, but cannot sign it. So only what the sender's key has signed for
-this very place is held against the sender, and refused for good: ``RejectedError``. All else is ``DoubtfulError``:
-steps 1 to 6 (also another's signed message carried here), a message that comes before one that is missing, and a
-payload that is not what its manifest names.
+this very place is held against the sender, and refused for good: ``RejectedError``. All else is ``DoubtfulError``
+(protocol 10.2): steps 1 to 8 (also another's signed message carried here), a message that comes before one that is
+missing, and a payload that is not what its manifest names.
 
 This module does no I/O.
 """
@@ -118,15 +121,18 @@ class Peer:
         Raises:
             RejectedError: naming the record and what is wrong.
         """
+        # 1 to 4 as of a manifest, but signed by the newest key alone (protocol 4.3).
         path = handover_path(self.next_key_number, self.sender)
         before = self.handovers[-1].after if self.handovers else Head()
         handover = _of_protocol(_open_signed_by(content, path, self.newest_key), Handover, path, self.protocol)
+        # It was written for this place, and brings a key that is new here.
         if (handover.federation, handover.site) != (self.federation, self.site):
             _refuse(path, f"was written for {handover.federation}/{handover.site}")
         if handover.number != self.next_key_number:
             _refuse(path, f"is number {handover.number}, which belongs elsewhere")
         if handover.key in self.keys:
             _refuse(path, "hands over to a key that was used before")
+        # It takes over after the last accepted message or later; if right after that, it names that very message.
         if handover.after.seq < max(before.seq, accepted.seq if accepted else 0):
             _refuse(path, "takes messages from the key that signed them")
         if accepted and handover.after.seq == accepted.seq and handover.after != accepted:
@@ -142,7 +148,7 @@ class Peer:
         answers: Collection[str | None],
         refused: Collection[str] = (),
     ) -> Message:
-        """Check a manifest in the order stated above.
+        """Check a manifest in the order that this module states.
 
         Args:
             head: the sender's last message accepted so far.
@@ -151,40 +157,43 @@ class Peer:
 
         Raises:
             RejectedError: naming the manifest and the first step that failed.
-            DoubtfulError: likewise, where that may not be the sender's doing.
+            DoubtfulError: naming them too, where that may not be the sender's doing.
         """
-        # Steps 1 to 7 need the manifest alone.
+        # 1 to 9 need the manifest alone.
         message = self.open_out_of_order(content, ref)
-        # Steps 8 and 9 compare it with what was accepted before it.
+        # 10 and 11 compare it with what was accepted before it. A hand-over names the last message that the key before
+        # it signed (protocol 4.3): so whoever has the old key cannot put another in that place.
         if any(each.after.seq == head.seq and each.after != head for each in self.handovers):
             _refuse(ref.manifest, "breaks the chain: the sender's key was handed over after another message")
         check_order(message.manifest, ref, head=head, answers=answers, refused=refused)
         return message
 
     def open_out_of_order(self, content: bytes, ref: MessageRef) -> Message:
-        """Check steps 1 to 7, for readers that hold every message and check chain and reply across them.
+        """Check steps 1 to 9, for readers that hold every message and check chain and reply across them.
 
         Raises:
             RejectedError: naming the manifest and the first step that failed.
-            DoubtfulError: likewise, where that may not be the sender's doing.
+            DoubtfulError: naming them too, where that may not be the sender's doing.
         """
-        # 1 to 3. Size, canonical form and signature are checked before anything else is read from the bytes.
+        # 1 to 3. Size, form and signature are checked before anything else is read from the bytes.
         body, key = self._open_signed(content, ref.manifest)
+        # 4. Only now is it read as a manifest. One of another protocol is told as that, whatever else it holds.
         manifest = _of_protocol(body, Manifest, ref.manifest, self.protocol)
+        # 5. Each of the sender's keys signs its own stretch of the chain (protocol 4.3).
         if key != self.key_of(manifest.seq):
             _doubt(ref.manifest, f"is signed by another key of {self.sender} than its message {manifest.seq}")
-        # 4. A message of another federation or site, carried here, is nobody's fault: it is doubtful, not refused.
+        # 6. A message of another federation or site, carried here, is nobody's fault: it is doubtful, not refused.
         if (manifest.federation, manifest.site, manifest.sender) != (self.federation, self.site, self.sender):
             _doubt(ref.manifest, f"was written for {manifest.federation}/{manifest.site} by {manifest.sender}")
         if ref.is_from_site == (self.sender == AGGREGATOR):
             _doubt(ref.manifest, f"lies where {self.sender} does not write")
-        # 5 and 6. So is one that was moved to another run's or round's directory.
+        # 7 and 8. So is one that was moved to another run's or round's directory.
         if manifest.run != ref.run:
             _doubt(ref.manifest, f"belongs to run {manifest.run}")
         if (manifest.kind, manifest.round) != (ref.kind, ref.round_no):
             _doubt(ref.manifest, f"is of kind {manifest.kind} and round {manifest.round}, which belongs elsewhere")
-        # 7. From here on the sender itself has signed what is wrong, so it is refused for good. The list of files is
-        #    closed: nothing that the protocol does not name can be brought into a mirror.
+        # 9. From here on the sender itself has signed what is wrong, so it is refused for good. The list of files is
+        #    closed: nothing that the protocol does not name (protocol 6.3) can be brought into a mirror.
         names, required = set(manifest.files), KINDS[ref.kind].files
         if missing := sorted(required - names):
             _refuse(ref.manifest, f"does not list what every {ref.kind} has: {', '.join(missing)}")
@@ -237,7 +246,8 @@ class Peer:
         body, key = self._open_signed(content, path := sheet_path(survey.number))
         answer = _of_protocol(body, Answer, path, self.protocol)
         is_stale = key not in (self.newest_key, self.key_of(answer.own_head.seq))
-        # Whoever holds a copy of an old key could name an old message, so the key must have been in use at the survey.
+        # Whoever holds a copy of an old key could name an old message, so the key must have been in use at the survey
+        # (protocol 5.1).
         if is_stale or (key != self.newest_key and self._handed_over(key) < survey.created):
             _refuse(path, f"is signed by a key of {self.sender} that was handed over before")
         self._require_here(answer, survey.number, path)
@@ -273,13 +283,13 @@ def check_order(
     answers: Collection[str | None],
     refused: Collection[str] = (),
 ) -> None:
-    """Check steps 8 and 9 of a manifest that is well signed; arguments as for ``Peer.open``.
+    """Check steps 10 and 11 of a manifest that is well signed; arguments as for ``Peer.open``.
 
     Raises:
         RejectedError: it cannot be its sender's next message.
         DoubtfulError: it comes before one that is missing.
     """
-    # 8. The chain admits one next message: numbered one after the last, and naming it.
+    # 10. The chain admits one next message: numbered one after the last, and naming it (protocol 3.2).
     if manifest.previous in refused:
         _refuse(ref.manifest, f"breaks the chain: number {manifest.seq - 1} before it was refused")
     if manifest.seq > head.seq + 1:  # whoever can remove a message makes such a gap
@@ -288,7 +298,7 @@ def check_order(
         _refuse(ref.manifest, f"breaks the chain: it is number {manifest.seq}, number {head.seq + 1} is expected")
     if manifest.previous != head.digest:
         _refuse(ref.manifest, "breaks the chain: it does not name the sender's message before it")
-    # 9. What it answers shows what its sender had read; see ``order.py``.
+    # 11. What it answers shows what its sender had read; see ``order.py`` (protocol 6.8).
     if manifest.in_reply_to not in answers:
         _refuse(ref.manifest, "does not answer the message it should answer")
 
@@ -307,7 +317,7 @@ def check_file(message: Message, name: str, size: int, sha256: str) -> None:
 
 
 def check_form(message: Message, wire: Wire) -> None:
-    """Demand that the weights are in the form that the run wants, by their manifest.
+    """Check by the manifest that the weights are in the form that the run asks for.
 
     Raises:
         RejectedError: they are in another.
@@ -318,7 +328,7 @@ def check_form(message: Message, wire: Wire) -> None:
 
 
 def check_encrypted(message: Message, encrypt: Encrypt) -> None:
-    """Demand that exactly those payloads are encrypted that the run wants encrypted, by their manifest.
+    """Check by the manifest that exactly those payloads are encrypted that the run asks to encrypt.
 
     Raises:
         RejectedError: one is not that should be, or is that should not be.

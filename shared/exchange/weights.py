@@ -142,7 +142,7 @@ class TensorFile:
         return self.array(name).astype(np.float32, copy=False)
 
     def part(self, name: str, start: int, count: int) -> Array:
-        """``count`` numbers of one tensor of a plain file, from number ``start`` on, counted row by row."""
+        """Return ``count`` numbers of one tensor of a plain file, from number ``start`` on, counted row by row."""
         return self._read(name, start, count).astype(np.float32, copy=False)
 
     def parts(self, name: str) -> Iterator[Array]:
@@ -158,7 +158,7 @@ class TensorFile:
 
 
 def check_tensors(path: Path, tensors: TensorList, shown_as: str, *, largest: float = LARGEST) -> None:
-    """Demand a plain file of exactly the list's tensors: names, dtypes, shapes, and no number that nobody honest has.
+    """Check that a plain file holds exactly the list's tensors (names, dtypes, shapes), all within ``largest``.
 
     Args:
         shown_as: the file's path inside the folder, for the error.
@@ -223,7 +223,7 @@ def _require_names(found: Mapping[str, object], expected: Mapping[str, object], 
 
 
 def require_bounded(array: Array, name: str, shown_as: str, largest: float = LARGEST) -> None:
-    """Demand of a tensor's numbers that they are finite, and none greater in magnitude than ``largest``.
+    """Check that a tensor's numbers are finite, and none greater in magnitude than ``largest``.
 
     Raises:
         RejectedError: one is.
@@ -243,7 +243,7 @@ def magnitude_of(array: AnyArray) -> float:
 def check_arrays(
     path: Path, dtype: str, shapes: Mapping[str, Shape], shown_as: str, *, are_largest: bool = False
 ) -> None:
-    """Demand exactly these arrays, nothing but arrays, and the header that ``write_arrays`` writes for them.
+    """Check that a file holds exactly these arrays, nothing else, and the header that ``write_arrays`` writes for them.
 
     Args:
         are_largest: they are vectors of any length up to their shapes'.

@@ -47,7 +47,7 @@ def checked_url(url: str) -> str:
 
 
 def shown(address: str) -> str:
-    """An address as people may read it, without what lets anybody in: in that of a public link a token stands."""
+    """Return an address as people may read it: the token of a public link is hidden, for it lets anybody in."""
     return escape(re.sub(_LINK, "…", address))
 
 
@@ -62,7 +62,7 @@ def is_public_link(url: str) -> bool:
 
 
 def is_near(url: str) -> bool:
-    """Whether ``url`` leads nowhere from other networks: to this machine itself, or to an address of this network."""
+    """Return whether ``url`` names this machine or an address of this network, and so leads nowhere from elsewhere."""
     host = urlsplit(url).hostname or ""
     try:
         return ip_address(host).is_private

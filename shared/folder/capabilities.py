@@ -76,7 +76,7 @@ class Capabilities:
 
 
 def probe(connection: Connection, scratch: str) -> Capabilities:
-    """Measure.
+    """Measure what the server of a drop folder can do.
 
     Args:
         scratch: a name never used before, for a folder directly in the drop folder.
@@ -194,7 +194,7 @@ class _Probe:
         return answer.status == 412 and self._content("two") == text
 
     def _propagates(self, text: bytes) -> bool:
-        """Tell whether what happens two levels below shows; the scratch folder is nobody else's, unlike the root."""
+        """Return whether a change two levels below shows; measured in the scratch folder, where nobody else writes."""
         made = self._ask("MKCOL", f"{BELOW}/")
         if made.status not in _DONE:
             return False

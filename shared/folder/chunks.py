@@ -61,13 +61,13 @@ class ChunkedUploads:
             connection.interrupt()
 
     def is_offered(self) -> bool:
-        """Return whether the server has such an area for this user."""
+        """Return whether the server has an area for uploads in chunks for this user."""
         home = f"{self._area}/dropfed-{secrets.token_hex(16)}"
         made = self._connection.send("MKCOL", home)
         return made.status == 201 and self._connection.send("DELETE", home).status in (200, 204)
 
     def begun(self) -> set[str]:
-        """Which uploads were begun and not ended, each by its ``upload_name``; none where that cannot be told."""
+        """Return the unfinished uploads, each by its ``upload_name``; none if the server does not list them."""
         try:
             return {entry.name for entry in self._connection.listing(f"{self._area}/", depth=1).entries}
         except DropfedError:
@@ -166,7 +166,7 @@ class ChunkedUploads:
 
 
 def _taken_from(waiting: deque[str]) -> Iterator[str]:
-    """Yield one after the other, as long as other threads leave any."""
+    """Yield one name after the other, as long as other threads leave any."""
     while True:
         try:
             name = waiting.popleft()

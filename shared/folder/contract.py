@@ -74,7 +74,7 @@ class Folder(ABC):
 
     @abstractmethod
     def room(self) -> int | None:
-        """Return how many bytes may still be put into the folder; None where there is no limit, or it is not told."""
+        """Return how many bytes may still be put into the folder; None without a limit, or if none is reported."""
 
     @abstractmethod
     def create(self, path: str, content: bytes) -> None:
@@ -100,14 +100,14 @@ class Folder(ABC):
         """
 
     def read_or_none(self, path: str, *, max_bytes: int) -> bytes | None:
-        """As ``read``; return None if there is no such file."""
+        """Return the content as ``read`` does, or None if there is no such file."""
         try:
             return self.read(path, max_bytes=max_bytes)
         except NotFoundError:
             return None
 
     def entries(self, path: str) -> Sequence[Entry]:
-        """As ``list``; return nothing if there is no such folder."""
+        """Return the entries as ``list`` does, or none if there is no such folder."""
         try:
             return self.list(path)
         except NotFoundError:
@@ -134,7 +134,7 @@ class Folder(ABC):
 
 
 def unfinished_names(path: str) -> list[str]:
-    """The names under which a small file may be written, in their order: the next where the server has locked one."""
+    """Return the names under which a small file may be written, in order: the next if the server locked one."""
     return [path + UNFINISHED * times for times in (1, 2, 3)]
 
 

@@ -121,7 +121,7 @@ class LocalFolder(Folder):
         return [entries[name] for name in sorted(entries)]
 
     def interrupt(self) -> None:
-        """Nothing waits for a network here."""
+        """Do nothing: a local folder waits for no network."""
 
     def check(self) -> None:
         if not self.root.is_dir():
@@ -160,7 +160,7 @@ class LocalFolder(Folder):
         return file
 
     def _holds(self, target: Path, path: str, content: bytes) -> bool:
-        """Tell whether ``content`` is there already; raise AlreadyExistsError if something else is."""
+        """Return whether ``content`` is there already; raise AlreadyExistsError if something else is."""
         if not target.exists():
             return False
         if target.is_file() and target.stat().st_size == len(content) and target.read_bytes() == content:

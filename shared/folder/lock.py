@@ -46,7 +46,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def require_work(work: Path, made_by: str = EITHER) -> None:
-    """Demand that a work directory is there.
+    """Check that a work directory is there.
 
     Args:
         made_by: the command that makes one.
@@ -71,7 +71,7 @@ def make_work(work: Path) -> None:
 
 
 def require_private(work: Path) -> None:
-    """Demand that nobody but its owner enters a work directory.
+    """Check that nobody but its owner can enter a work directory.
 
     Keys and passwords, models, and parts of them that never leave a hospital lie there.
 

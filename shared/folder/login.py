@@ -28,7 +28,7 @@ class Password:
 
     @classmethod
     def fixed(cls, text: str) -> Password:
-        """Return one that stays as it is."""
+        """Return a password that stays as it is."""
         return cls(lambda: text)
 
 

@@ -37,7 +37,7 @@ class Listing:
 
 
 def listing_of(responses: Sequence[Response], path: str, where: str) -> Listing:
-    """Tell the resource that was asked about from what lies in it.
+    """Return the resource that was asked about, and apart from it what lies in it.
 
     Args:
         path: that was asked about: absolute, not percent-encoded, without a final slash.

@@ -43,7 +43,7 @@ class RetryingFolder(FolderAround):
         give_up_after_s: raise the last error when the next attempt would come later; None = never, 0 = at once.
         first_wait_s: upper bound of the first wait after a temporary failure; it doubles from wait to wait.
         longest_wait_s: where the doubling ends. Each wait is random between 0 and its bound (full jitter).
-        standing_wait_s: wait after a failure that needs a person.
+        action_required_wait_s: wait after a failure that needs a person.
 
     Raises:
         Stopped: from every method, in addition to what ``Folder`` says.
@@ -59,13 +59,13 @@ class RetryingFolder(FolderAround):
         give_up_after_s: float | None = None,
         first_wait_s: float = 1.0,
         longest_wait_s: float = 60.0,
-        standing_wait_s: float = 60.0,
+        action_required_wait_s: float = 60.0,
     ) -> None:
         super().__init__(folder)
         self._name = name
         self._stop = stop
         self._on_trouble = on_trouble
-        self._standing_wait_s = standing_wait_s
+        self._action_required_wait_s = action_required_wait_s
         self._jitter = full_jitter(multiplier=first_wait_s, max=longest_wait_s)
         self._trouble = Trouble(logger, name, "the folder can be used again.")
         self._root_seen_at = -math.inf
@@ -110,7 +110,7 @@ class RetryingFolder(FolderAround):
     def _wait_s(self, attempt: RetryCallState) -> float:
         error = _error_of(attempt)
         if isinstance(error, ActionRequiredError):
-            return self._standing_wait_s
+            return self._action_required_wait_s
         asked_s = error.retry_after_s if isinstance(error, TransientError) else None
         return max(self._jitter(attempt), min(asked_s or 0.0, LONGEST_RETRY_AFTER_S))
 

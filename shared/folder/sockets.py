@@ -147,7 +147,7 @@ class _Steady(io.RawIOBase):
         self._head_bytes = 0
 
     def readable(self) -> bool:
-        """Return whether it can be read: yes."""
+        """Return True: the stream can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:

@@ -12,7 +12,7 @@ LOOK_EVERY_S = 1.0
 
 @contextmanager
 def cut_after(stop: Event, interrupt: Callable[[], None]) -> Iterator[None]:
-    """Once ``stop`` is set, call ``interrupt`` again and again, until the block ends.
+    """Call ``interrupt`` again and again once ``stop`` is set, until the block ends.
 
     Args:
         interrupt: has all that waits for a server in other threads end at once, as ``Folder.interrupt`` does.

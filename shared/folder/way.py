@@ -118,7 +118,7 @@ class Way:
             ) from None
 
     def connect(self) -> None:
-        """See whether the server, or its proxy, takes a connection, and let it go.
+        """Check that the server, or its proxy, takes a connection, and close it again.
 
         Raises:
             ActionRequiredError, TransientError: it does not.
@@ -128,7 +128,7 @@ class Way:
 
     @contextmanager
     def _connected(self) -> Iterator[socket.socket]:
-        """A connection to the server, straight or through the proxy."""
+        """Open a connection to the server, straight or through the proxy, for as long as the block runs."""
         if self.proxy is None:
             straight = (
                 f"have outgoing connections to {self.server} allowed, or, if browsers here use a proxy, {_SET_PROXY}"
@@ -227,7 +227,7 @@ def is_exempted(url: str) -> bool:
 
 
 def automatic_configuration() -> str | None:
-    """The address of a PAC file that this machine's settings name, which dropfed does not read; None: none is seen."""
+    """Return the address of a PAC file that this machine's settings name, which dropfed does not read; or None."""
     if named := getproxies_environment().get("auto"):
         return escape(named)
     try:

@@ -45,7 +45,8 @@ class WebDavFolder(Folder):
     Args:
         url: ``https://HOST/PATH`` of the folder; plain ``http`` only to this machine itself.
         user: sent with every request (Basic).
-        password: likewise, as UTF-8. It appears in no message and no log. A ``Password`` is read again when refused.
+        password: sent with every request (Basic), as UTF-8. It appears in no message and no log. A ``Password`` is read
+            again when refused.
         ca_file: certificates to trust instead of the public ones.
         stall_s: seconds without a byte moving after which a request fails; no limit on its whole duration.
         meter: watches files on their way and holds them back.
@@ -172,7 +173,7 @@ class WebDavFolder(Folder):
             raise ActionRequiredError(f"{where} is nobody's folder: check the user name in the address.")
 
     def _ask(self, path: str, *, depth: Literal[0, 1]) -> Listing:
-        """PROPFIND of a folder; its own address ends in a slash, or Apache redirects."""
+        """Send PROPFIND for a folder; its own address ends in a slash, or Apache redirects."""
         try:
             return self._connection.listing(f"{path}/" if path else "", depth=depth)
         except NotFoundError:
@@ -202,7 +203,7 @@ class WebDavFolder(Folder):
             )
 
     def _require_arrived(self, path: str, size: int) -> None:
-        """Demand that all bytes are there."""
+        """Check that all bytes have arrived."""
         try:
             arrived = self._connection.listing(path, depth=0).itself.size
         except NotFoundError:
@@ -248,7 +249,7 @@ class WebDavFolder(Folder):
         return digest.hexdigest()
 
     def _holds(self, path: str, content: bytes) -> bool:
-        """Tell whether ``content`` is already under ``path``; raise AlreadyExistsError if something else is.
+        """Return whether ``content`` is already under ``path``; raise AlreadyExistsError if something else is.
 
         Nothing is asked for by its name that is not listed: ownCloud locks a name that is asked for and not there.
         """
@@ -341,12 +342,12 @@ class WebDavFolder(Folder):
         return made
 
     def _forget_folders(self) -> None:
-        """Somebody may have removed what was there before."""
+        """Forget which folders are there: somebody may have removed them."""
         self._folders.clear()
         self._made.clear()
 
     def _is_folder(self, path: str, refusal: Answer) -> bool:
-        """Tell whether a folder that MKCOL did not make is there; 405 alone is also said about files."""
+        """Return whether a folder that MKCOL did not make is there; 405 alone is also said about files."""
         try:
             return self._ask(path, depth=0).itself.is_folder
         except NotFoundError:

@@ -80,14 +80,17 @@ class Aggregation:
         Raises:
             ActionRequiredError: the method gave weights that are none.
         """
+        # 1. Of fewer models than the rule needs none counts (protocol 7.5).
         if len(accepted) < self._rule.fewest:
             return dict.fromkeys(accepted, 0.0)
+        # 2. The rule chooses whose models count: all, or under Krum those that lie closest to the others.
         apart = {}
         if self._rule.measures_distances:
             brought = {group: TensorList(tensors=listed) for group, listed in self._sharing.trained.items()}
             files = {site: answer.files for site, answer in accepted.items()}
             apart = distances(files, {MODEL: self._sharing.shared, **brought})
         chosen = self._rule.choose(sorted(accepted), apart)
+        # 3. Those weigh what the method says (protocol 7.2), or 1 / |S| under a rule that does not listen to the sites.
         if self._rule.weighs:
             weights = self._method.weights({site: accepted[site].contribution() for site in chosen})
             _require_weights(self._run.method, weights, chosen)
@@ -116,19 +119,23 @@ class Aggregation:
         Raises:
             OverflowError: something of it would not be finite; ``leave`` has the round end as it began.
         """
+        # 1. What goes with the model, such as control variates, is made of the same answers (protocol 7.3).
         store = self._store
         targets = {MODEL: store.aggregate_path(round_no)}
         for group in self._made:
             targets[group] = store.state_path(round_no, group)
+        # 2. A site's own model, with FedAP, is another sum of the same answers, by that site's row of weights.
         entries: dict[Path, FileEntry] = {}
         for site, row in self._rows(round_no, accepted).items():
             own = store.own_aggregate_path(round_no, site)
             entries[own] = self._combination(round_no, accepted, row).write({MODEL: own})
+        # 3. w = Σ a_k · x_k, or what the method and the rule make in its place (protocol 7.2, 7.3 and 7.5). The model
+        #    is written last: once it is there, so is all that goes with it.
         entries[targets[MODEL]] = self._combination(round_no, accepted, weights).write(targets)
         return entries
 
     def try_out(self, round_no: int, accepted: Mapping[str, Answer]) -> None:
-        """See whether the next global model can be made of these answers; nothing is written.
+        """Check that the next global model can be made of these answers; nothing is written.
 
         An average cannot lead out of where the answers lie; only what a method adds to it can.
 
@@ -170,7 +177,7 @@ class Aggregation:
         return is_here or type(self._method).implausible is Method.implausible
 
     def require_plausible(self, ref: MessageRef, site: str, files: Mapping[str, Path], images: int) -> None:
-        """Demand of what a site sent beside its trained model that it can follow from that.
+        """Check that what a site sent beside its trained model can follow from that model.
 
         Args:
             place: where the answer lies.
@@ -243,7 +250,7 @@ def choose(store: RunFiles, sharing: Sharing, chosen: int) -> None:
 
 
 def _require_weights(method: str, weights: Mapping[str, float], chosen: Sequence[str]) -> None:
-    """Demand that what a method gave are weights.
+    """Check that a method returned valid weights.
 
     Raises:
         ActionRequiredError: they are not those of the chosen sites, each in [0, 1], summing to 1.

@@ -107,7 +107,7 @@ def check_answer(
     *,
     form: type[Reliability] = Reliability,
 ) -> tuple[float | None, float | None]:
-    """Demand of an answer what its round and its method have it hold, and nothing more; its model is not looked into.
+    """Check that an answer holds what its round and its method ask for, and nothing more; its model is not looked into.
 
     Args:
         file: where a file of the answer lies, by name.
@@ -119,9 +119,11 @@ def check_answer(
     Raises:
         RejectedError: naming the file.
     """
+    # 1. It brings exactly the files that its round asks for (protocol 6.3), in the run's form (protocol 9.2).
     ref, trains, is_private = message.ref, message.ref.round_no <= run.rounds, run.privacy is not None
     _check_files(message, file, sharing, method, trains=trains)
     check_form(message, run.wire)
+    # 2. The table has the rows, the columns and the learning rate of this round (protocol 8.3).
     is_rounded = message.manifest.protocol > 1
     metrics = f"{ref.path}/{names.METRICS}"
     table = read_metrics(file(names.METRICS).read_bytes(), metrics, is_rounded=is_rounded)
@@ -130,9 +132,11 @@ def check_answer(
         table, metrics, round_no=ref.round_no, epochs=epochs, own=run.scores, has_baseline=run.baseline is not None
     )
     require_learning_rate(table, metrics, learning_rate(run.learning_rate, ref.round_no - 1))
+    # 3. In a private run an answer to a round that trains says what ε was spent (protocol 7.6).
     spent = epsilon_in(table) if is_private else None
     if spent is None and trains and is_private:
         raise RejectedError(metrics, f"does not say what {EPSILON} was spent")
+    # 4. θ comes where the method has it sent (protocol 8.4).
     if not method.sends_reliability:
         return None, spent
     reliability = file(names.RELIABILITY).read_bytes()
@@ -171,10 +175,13 @@ def without_spoilers(run: RunConfiguration, closed: ClosedRound, aggregation: Ag
     Written on the way is what goes with the aggregate that the answers were measured with.
     """
     round_no, scored, answers = closed.round_no, closed.checked, closed.answers
+    # 1. Of all sound answers: what goes with the aggregate that they were measured with (protocol 7.3). If some had to
+    #    be left out, it is made again of the rest, for the last try may have been of others.
     sound = sorted(site for site, each in scored.items() if each and not each.reason)
     spoilt = spoilers(sound, run.method, lambda tried: aggregation.settle(round_no, answers(tried)))
     if spoilt:
         aggregation.settle(round_no, answers(site for site in sound if site not in spoilt))
+    # 2. Of those that also pass the tolerance check: the next aggregate, which is only tried here.
     accepted = sorted(
         site
         for site, each in scored.items()
@@ -195,13 +202,17 @@ def decide(run: RunConfiguration, closed: ClosedRound, aggregation: Aggregation 
         aggregation: None where no answer can have passed.
     """
     round_no, scored, limit = closed.round_no, closed.checked, closed.limit
+    # 1. A late answer to the round before stands in for one that did not come (protocol 6.10).
     late = {site: each for site, each in closed.late.items() if scored[site] is None and site not in closed.withdrawn}
     found = {site: late[site].scored if site in late else each for site, each in scored.items()}
+    # 2. The tolerance check says whose model counts (protocol 7.9).
     accepted = sorted(site for site, each in found.items() if each and passes(each, run, round_no, limit))
+    # 3. The method and the run's rule weigh those: a_k (protocol 7.2 and 7.5).
     weights, why_left_out = {}, ""
     if accepted and aggregation:
         weights = aggregation.weights(closed.answers(accepted))
         why_left_out = aggregation.why_left_out(len(accepted))
+    # 4. Each site that was asked has its verdict (protocol 6.3), also who sent nothing.
     return {
         site: _verdict(run, closed, site, late=late.get(site), weight=weights.get(site), why_left_out=why_left_out)
         for site in scored
@@ -209,12 +220,14 @@ def decide(run: RunConfiguration, closed: ClosedRound, aggregation: Aggregation 
 
 
 def passes(scored: Scored, run: RunConfiguration, round_no: int, limit: float | None) -> bool:
-    """Whether a site's answer to a training round counts: by the tolerance check (Lo et al. 2021), strictly above it;
-    in a run without one, every answer in which nothing is wrong.
+    """Return whether a site's answer to a training round counts: its score is strictly above the limit.
+
+    This is the tolerance check of Lo et al. 2021. In a run without one, every answer counts in which nothing is wrong.
 
     Args:
         limit: what a score must exceed: the run's tolerance, or what follows from it and the last aggregate's score.
     """
+    # Something is wrong with it; or it answers the closing round, after which nothing is combined.
     if scored.reason or round_no > run.rounds:
         return False
     if run.tolerance is None:
@@ -226,7 +239,10 @@ def _verdict(
     run: RunConfiguration, closed: ClosedRound, site: str, *, late: Late | None, weight: float | None, why_left_out: str
 ) -> Verdict:
     round_no, scored, limit = closed.round_no, closed.checked[site], closed.limit
+    # Where a late answer stands in, the weight is that answer's, and told under ``late``.
     own = None if late else weight
+    # No answer came: the site has left, or it is late. An answer that came holds something wrong, or is one to the
+    # closing round, or was compared with the tolerance and weighed.
     if scored is None and site in closed.withdrawn:
         status, reason = "withdrawn", REASONS["withdrawn"]
     elif scored is None:

@@ -109,7 +109,7 @@ class Question(Record, Generic[AnswerT]):
 
     @abstractmethod
     def answer(self, on_progress: Progress) -> AnswerT:
-        """Do it in this process."""
+        """Do the work in this process; return the answer."""
 
 
 class Asked(Record):
@@ -154,7 +154,7 @@ class Obstacle(Record):
         return cls(kind="action required", problems=[str(error)])
 
     def error(self) -> DropfedError:
-        """Return it as the error that it was."""
+        """Return the error that the other process met."""
         match self.kind:
             case "configuration":
                 return ConfigurationError(self.problems)

@@ -21,7 +21,7 @@ def batch_norms(network: nn.Module) -> list[_BatchNorm]:
 
 @contextmanager
 def buffers_kept(network: nn.Module) -> Iterator[None]:
-    """Whatever the block measures, put the network's buffers back when it ends: they are small, a copy of it is not."""
+    """Put the network's buffers back when the block ends, whatever it measured: a copy of them is small."""
     before = {name: buffer.clone() for name, buffer in network.named_buffers()}
     try:
         yield
@@ -32,7 +32,7 @@ def buffers_kept(network: nn.Module) -> Iterator[None]:
 
 
 def replace_batch_norm(model: nn.Module) -> None:
-    """Puts a GroupNorm in the place of every BatchNorm, as private training requires.
+    """Put a GroupNorm in the place of every BatchNorm, as private training requires.
 
     There are as many groups as Opacus would take. Weight, bias and the constant added to the variance are the
     BatchNorm's own; only the running statistics are gone. An image is normalised by itself alone, in training as in
@@ -68,12 +68,12 @@ class FrozenBatchNorm(nn.Module):
             self.register_buffer(name, getattr(old, name))
 
     def forward(self, values: Tensor) -> Tensor:
-        """(B, c, ...) -> (B, c, ...)."""
+        """Return the values normalised by constants: (B, c, ...) -> (B, c, ...)."""
         return functional.batch_norm(values, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
 def freeze_batch_norm(model: nn.Module) -> None:
-    """Puts a frozen BatchNorm in the place of every BatchNorm, with the same tensors."""
+    """Put a frozen BatchNorm in the place of every BatchNorm, with the same tensors."""
     _replace(model, FrozenBatchNorm)
 
 

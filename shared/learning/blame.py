@@ -31,7 +31,7 @@ class FaultError(ValueError):
 
 
 def require_ranges(scores: Mapping[str, Score], ranges: Mapping[str, Range]) -> None:
-    """Demand of each score that is told that it is a number in its range.
+    """Check that each score that is reported is a number in its range.
 
     Raises:
         FaultError: one is not.
@@ -44,7 +44,7 @@ def require_ranges(scores: Mapping[str, Score], ranges: Mapping[str, Range]) -> 
 
 @contextmanager
 def blaming(plugins: Sequence[Plugin], step: str = "") -> Iterator[None]:
-    """Tell what no code expected, and is raised where the code of plug-ins works in this process, as theirs.
+    """Raise an unexpected error as the plug-ins' own, if their code works in this process.
 
     Args:
         step: what the work is, as people call it.

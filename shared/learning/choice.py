@@ -21,7 +21,7 @@ Scores = Mapping[int, Mapping[str, float]]
 
 
 def received_rows(tables: Tables, split: Split) -> dict[int, dict[str, MetricsRow]]:
-    """By aggregate number and site: the row of the received model on ``split``. What is absent is absent.
+    """Return, by aggregate number and site, the row of the received model on ``split``; missing rows are left out.
 
     A row that says it is of another round than its answer is of none.
     """
@@ -35,7 +35,7 @@ def received_rows(tables: Tables, split: Split) -> dict[int, dict[str, MetricsRo
 
 
 def validation_means(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: str) -> dict[int, float]:
-    """By aggregate: the mean of the sites' validation scores.
+    """Return, by aggregate, the mean of the sites' validation scores.
 
     A number outside [0, 1] is no score: else one site could decide alone.
 
@@ -46,7 +46,7 @@ def validation_means(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: s
 
 
 def reported_scores(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: str) -> dict[int, dict[str, float]]:
-    """By aggregate and site: the scores that count; no aggregate that nobody told one of.
+    """Return, by aggregate and site, the scores that count; an aggregate for which none was reported is left out.
 
     Args:
         rows: as for ``validation_means``.
@@ -63,7 +63,7 @@ def reported_scores(rows: Mapping[int, Mapping[str, MetricsRow]], score_name: st
 
 
 def comparable_means(scores: Scores) -> dict[int, float]:
-    """By aggregate: its mean validation score, of those that the sites of the newest one scored, and no others."""
+    """Return, by aggregate, its mean validation score over the sites that scored the newest one, and no others."""
     newest = max(scores, default=0)
     return {
         aggregate: fmean(of_sites.values())
@@ -165,7 +165,7 @@ def choose(
 
 
 def _why(score_name: str, *, has_means: bool, is_over_others: bool, in_turn: bool) -> str:
-    """Return why this one of several aggregates.
+    """Return why one of several aggregates was chosen.
 
     Args:
         is_over_others: whether the means are not over the same sites for each aggregate.
@@ -179,7 +179,7 @@ def _why(score_name: str, *, has_means: bool, is_over_others: bool, in_turn: boo
 
 
 def _most_spent(tables: Tables) -> dict[str, str]:
-    """By site: the most that it said it had spent of its images' privacy, late and omitted answers too."""
+    """Return, by site, the greatest ε that it reported to have spent, late and omitted answers included."""
     most: dict[str, float] = {}
     for of_sites in tables.values():
         for site, table in of_sites.items():

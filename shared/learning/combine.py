@@ -78,6 +78,7 @@ class _Part(_Stretch):
         return self.answers.agreed or self.accepted
 
     def mean(self, group: str = MODEL) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        # Σ a_k · x_k in the order of the sites' names, whatever the order of arrival (protocol 7.2).
         sites = sorted(self.answers.weights)
         values = (self._read(self.answers.files[site][group]) for site in sites)
         return self.rule.average(values, [self.answers.weights[site] for site in sites])
@@ -129,6 +130,7 @@ class Combined:
                 self._whole(group, name)
 
     def _whole(self, group: str, name: str) -> Array:
+        # 1. Part by part, in float64, by the method's own formula; buffers are averaged whatever it is (protocol 7.3).
         shape = self.tensors[group].tensors[name].shape
         total = np.empty(count_of(shape), dtype=np.float32)
         most = max(1, PART // len(self.answers.weights)) if self.rule.compares_all else PART
@@ -143,7 +145,9 @@ class Combined:
                     self.method.combine, f"gave shape {np.shape(found)} for {name} of {group}, not {(count,)}"
                 )
             total[start : start + count] = found
+        # 2. Rounded once to float32, and the model to the numbers that the run sends (protocol 9.2).
         whole = rounded(total.reshape(shape), self.numbers) if group == MODEL else total.reshape(shape)
+        # 3. What sites are sent must be no greater than they accept (protocol 9.1), and the rest finite.
         if not magnitude_of(whole) <= (LARGEST if group in self.travel else FLOAT32_MAX):
             raise OverflowError(f"{name} of what goes on as {group} would hold NaN, or what is too great to be sent")
         return whole
@@ -183,7 +187,7 @@ def implausible(
 
     Args:
         before: what it received, by group.
-        sent: checked files in the plain form, likewise.
+        sent: what it sent, by group: checked files in the plain form.
         rate: the round's learning rate.
         images: on how many the site has said that it trains.
     """

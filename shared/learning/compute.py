@@ -98,7 +98,7 @@ def prepare_compute(computing: Computing, threads: int) -> None:
 
 
 def require_computing(computing: Computing) -> None:
-    """See whether this machine can compute so.
+    """Check that this machine can compute in this way.
 
     Raises:
         ActionRequiredError: it cannot.

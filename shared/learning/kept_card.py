@@ -18,7 +18,7 @@ class KeptCard(Record):
 
     Args:
         classes: the site's names of classes, from class 0 upwards; none where only sites have such.
-        chosen_round: whose aggregate this is; None: it is not told.
+        chosen_round: whose aggregate this is; None: it is not reported.
         personal_round: the round after which the site's own parts were kept; 0: they were never trained here; None: it
             has none.
         theta: the uncertainty from which on a prediction should not be trusted.

@@ -119,7 +119,14 @@ def open_model(folder: Path) -> KeptModel:
 
 
 def open_parts(folder: Path) -> KeptModel:
-    """Open what a folder holds of a model; arguments and errors as for ``open_model``, but it need not be whole."""
+    """Open what a folder holds of a model, which need not be whole: parts of it may stay at the sites.
+
+    Args:
+        folder: where it lies, ``WORK/final/RUN`` or an export; or ``WORK/final``: the newest below it.
+
+    Raises:
+        ConfigurationError: it is not there, not what its card says, or of a plug-in that this process may not import.
+    """
     home, card = described(folder)
     try:
         task, method = task_named(card.task), open_method(card.method, card.method_options)

@@ -42,7 +42,7 @@ _LOOK_S = 1.0  # between two looks whether the process that trains still lives
 
 
 def can_fork() -> bool:
-    """Whether this system has what workers need: forked processes, and memory shared with them that has no name."""
+    """Return whether this system has what workers need: forked processes, and shared memory without a name."""
     return hasattr(os, "fork") and hasattr(os, "memfd_create")
 
 

@@ -1,6 +1,7 @@
 """The evidential loss of FedUAA: a classifier's answer read as evidence, and what it costs to be wrong or too sure.
 
-Source: Wang et al. 2023, Federated Uncertainty-Aware Aggregation for fundus diabetic retinopathy staging, Eq. 5 to 8.
+Source: Wang et al. 2023, Federated Uncertainty-Aware Aggregation for fundus diabetic retinopathy staging, Eq. 5 to 8
+(protocol 7.4).
 
     e = softplus(logits), α = e + 1, S = Σ α, b = e / S, u = K / S, b_T = softmax(b / τ)
     L = [ψ(S) − ψ(α_y)] + λ · KL(Dir(α̃) ‖ Dir(1)) + CE(b / τ, y),   α̃ = y + (1 − y) ⊙ α
@@ -52,7 +53,7 @@ class EvidentialTerms:
     tempered_cross_entropy: Tensor
 
     def total(self, kl_weight: float, *, tempered: bool = True) -> Tensor:
-        """(N,) L_Ice + λ·L_KL + L_Tce, or without the last.
+        """Return (N,) L_Ice + λ·L_KL + L_Tce, or without the last.
 
         Args:
             kl_weight: λ in [0, 1].
@@ -67,7 +68,7 @@ class EvidentialTerms:
 
 
 def evidence(logits: Tensor) -> Tensor:
-    """(N, K) e = softplus(logits) >= 0, from any real logits of that shape."""
+    """Return (N, K) e = softplus(logits) >= 0, from any real logits of that shape."""
     return functional.softplus(logits)
 
 
@@ -82,6 +83,7 @@ def dirichlet(evidence: Tensor) -> Dirichlet:
     """
     if evidence.ndim != 2 or evidence.shape[1] < 2:
         raise ValueError(f"expected evidence of shape (N, K) with K >= 2, got {tuple(evidence.shape)}")
+    # e → α → S → b and u, where Σ b + u = 1.
     alpha = evidence + 1
     strength = alpha.sum(dim=1)  # (N, K) -> (N,)
     return Dirichlet(
@@ -94,7 +96,7 @@ def dirichlet(evidence: Tensor) -> Dirichlet:
 
 
 def integrated_cross_entropy(opinion: Dirichlet, targets: Tensor) -> Tensor:
-    """(N,) L_Ice = ψ(S) − ψ(α_y), the cross-entropy expected under the Dirichlet (Wang et al. 2023, Eq. 5).
+    """Return (N,) L_Ice = ψ(S) − ψ(α_y), the cross-entropy expected under the Dirichlet (Wang et al. 2023, Eq. 5).
 
     Args:
         opinion: over K classes.
@@ -110,7 +112,7 @@ def integrated_cross_entropy(opinion: Dirichlet, targets: Tensor) -> Tensor:
 
 
 def kl_to_uniform(opinion: Dirichlet, targets: Tensor) -> Tensor:
-    """(N,) L_KL = KL(Dir(α̃) ‖ Dir(1)): what evidence for the wrong classes costs (Wang et al. 2023, Eq. 6).
+    """Return (N,) L_KL = KL(Dir(α̃) ‖ Dir(1)): what evidence for the wrong classes costs (Wang et al. 2023, Eq. 6).
 
     Evidence for the right class costs nothing: α̃ is α with α_y = 1.
 
@@ -124,13 +126,15 @@ def kl_to_uniform(opinion: Dirichlet, targets: Tensor) -> Tensor:
     index = _index(opinion, targets)
     alpha = opinion.alpha.double().scatter(1, index, 1.0)  # (N, K) α̃
     strength = alpha.sum(dim=1, keepdim=True)  # (N, 1) S̃
+    # ln Γ(S̃) − Σ ln Γ(α̃_i) − ln Γ(K): the ratio of the two normalisers.
     normaliser = torch.lgamma(strength.squeeze(1)) - torch.lgamma(alpha).sum(dim=1) - math.lgamma(alpha.shape[1])
+    # Σ (α̃_i − 1)·(ψ(α̃_i) − ψ(S̃)): what is expected under Dir(α̃) of the rest.
     expected = ((alpha - 1) * (torch.digamma(alpha) - torch.digamma(strength))).sum(dim=1)  # (N, K) -> (N,)
     return (normaliser + expected).to(opinion.alpha.dtype)
 
 
 def tempered_belief(belief: Tensor, temperature: float = TEMPERATURE) -> Tensor:
-    """(N, K) b_T = softmax(b / τ), rows summing to 1 (Wang et al. 2023, Eq. 8).
+    """Return (N, K) b_T = softmax(b / τ), rows summing to 1 (Wang et al. 2023, Eq. 8).
 
     The greatest b stays the greatest, but where all evidence is next to nothing, rounding makes different b equal.
 
@@ -145,7 +149,9 @@ def tempered_belief(belief: Tensor, temperature: float = TEMPERATURE) -> Tensor:
 
 
 def tempered_cross_entropy(opinion: Dirichlet, targets: Tensor, temperature: float = TEMPERATURE) -> Tensor:
-    """(N,) L_Tce = CE(b / τ, y) = −log b_T,y (Wang et al. 2023, Eq. 8); never below log(1 + (K − 1)·exp(−1 / τ)).
+    """Return (N,) L_Tce = CE(b / τ, y) = −log b_T,y (Wang et al. 2023, Eq. 8).
+
+    It is never below log(1 + (K − 1)·exp(−1 / τ)).
 
     Args:
         opinion: over K classes.
@@ -171,6 +177,7 @@ def evidential_terms(logits: Tensor, targets: Tensor, temperature: float = TEMPE
     Raises:
         ValueError: a shape is another, or τ is not positive.
     """
+    # The opinion first (Eq. 1 to 3), in float64; each term then follows from it alone (Eq. 5, 6 and 8).
     opinion = dirichlet(evidence(logits.double()))
     return EvidentialTerms(
         integrated_cross_entropy=integrated_cross_entropy(opinion, targets).to(logits.dtype),
@@ -180,7 +187,7 @@ def evidential_terms(logits: Tensor, targets: Tensor, temperature: float = TEMPE
 
 
 def annealing(done: int, until: int) -> float:
-    """λ = min(1, done / until): 0 in the beginning, 1 once ``until`` steps, or rounds, are over.
+    """Return λ = min(1, done / until): 0 in the beginning, 1 once ``until`` steps, or rounds, are over.
 
     The paper says "from 0, gradually to 1"; its code takes t / (T + 1) of round t of T, which is neither 0 nor 1. A
     round may be four steps or four hundred. With nothing learnt yet λ = 1 is made small by evidence for no class at
@@ -205,7 +212,7 @@ def _tempered(belief: Tensor, temperature: float) -> Tensor:
 
 
 def _index(opinion: Dirichlet, targets: Tensor) -> Tensor:
-    """(N, 1) targets to pick each row's own class with; picking alone would not notice that some are missing."""
+    """Return (N, 1) targets to pick each row's own class with; picking alone would not notice that some are missing."""
     if targets.shape != opinion.strength.shape:
         raise ValueError(f"expected targets of shape {tuple(opinion.strength.shape)}, got {tuple(targets.shape)}")
     return targets[:, None]

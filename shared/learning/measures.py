@@ -1,4 +1,4 @@
-"""Scores of others, told beside a task's own: functions of what a model says and of what is true.
+"""Scores of others, reported beside a task's own: functions of what a model says and of what is true.
 
 A wheel provides them by the entry points ``dropfed.scores``, and a run names them under ``scores``.
 """
@@ -34,7 +34,7 @@ class Measure:
     Args:
         compute: of (N, K) probabilities, in [0, 1] and 1 in each row's sum, and the (N,) classes that are true, in
             [0, K), returns the score, or None where there is none. The rows are a set's images; of a segmentation the
-            pixels of one image, and the mean over images is told.
+            pixels of one image, and the mean over images is reported.
         range: in which it lies.
         is_of_shapes: whether it asks for an image as it is: (H, W, K) probabilities and (H, W) classes. Then the run's
             task must label pixels.
@@ -66,7 +66,15 @@ def task_of(run: RunConfiguration) -> Task:
 
 
 def with_measures(task: Task, scores: Mapping[str, Range]) -> Task:
-    """Return a task that tells further scores, beside its own; arguments and errors as for ``task_of``."""
+    """Return a task that tells further scores, beside its own.
+
+    Args:
+        scores: by name, the range of each.
+
+    Raises:
+        ConfigurationError: there is no such score, it is about masks that the task has not, or it is of a wheel that
+            may not be imported here.
+    """
     others = {name: _measure(name, told) for name, told in scores.items() if name not in task.scores}
     if of_masks := sorted(name for name, measure in others.items() if measure.is_of_shapes and not task.labels_pixels):
         raise ConfigurationError([f"scores: {', '.join(of_masks)}: of masks, which {task.name} has not; leave it out"])
@@ -148,7 +156,7 @@ class _MeasuredScoring(Scoring[Any]):
         return own | (self._over_images(seen) if self._is_of_pixels else self._of_all(_together(seen)))
 
     def score(self, looks: Sequence[Any], name: str) -> float | None:
-        """Return one of them; the task knows best how to come to its own."""
+        """Return one of the scores; the task computes its own in its best way."""
         if name in self._measures:
             return super().score(looks, name)
         return self._own.score([look for look, _ in looks], name)

@@ -52,7 +52,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Score:
-    """A score and how many images it is over: over too few, a site does not tell it. A score of a plug-in's is told
+    """A score and how many images it is over: over too few, a site does not report it. A plug-in's score is reported
     only if it is over all images of its set, for which a plug-in gives their number.
 
     Args:
@@ -72,7 +72,7 @@ class Ranking:
     Args:
         scores: (D,) distinct, falling.
         positives: (D,) int64, never falling; the last counts all.
-        negatives: (D,) int64, the same.
+        negatives: (D,) int64, never falling; the last counts all.
     """
 
     scores: Floats
@@ -80,7 +80,7 @@ class Ranking:
     negatives: Counts
 
     def scaled_youden(self) -> Counts:
-        """(D,) Youden's J, sensitivity + specificity − 1, at each score, times both counts.
+        """Return (D,) Youden's J, sensitivity + specificity − 1, at each score, times both counts.
 
         In whole numbers: equals stay equal, which two rounded shares need not, and ``argmax`` takes the highest score.
         """
@@ -88,7 +88,7 @@ class Ranking:
         return scaled
 
     def auroc(self) -> float | None:
-        """P(a positive scores above a negative), a tie counting one half, in [0, 1]; None without either."""
+        """Return P(a positive scores above a negative), a tie counting one half, in [0, 1]; None without either."""
         pairs = int(self.positives[-1]) * int(self.negatives[-1])
         if pairs == 0:
             return None
@@ -97,7 +97,7 @@ class Ranking:
         return int((widths * heights).sum()) / (2 * pairs)
 
     def average_precision(self) -> float | None:
-        """Σ (recall_i − recall_{i−1}) · precision_i over the thresholds, in [0, 1]; None without a positive."""
+        """Return Σ (recall_i − recall_{i−1}) · precision_i over the thresholds, in [0, 1]; None without a positive."""
         if self.positives[-1] == 0:
             return None
         found = np.diff(self.positives, prepend=0)
@@ -152,7 +152,7 @@ def dice(predicted: Labels, truth: Labels) -> float:
 
 
 def macro_dice(predicted: Labels, truth: Labels, classes: int) -> float:
-    """The mean over the classes, background too, of each one's Dice coefficient: the macro F1 of the pixels, in [0, 1].
+    """Return the mean Dice coefficient over the classes, background too, in [0, 1]: the macro F1 of the pixels.
 
     Of two classes, an answer that is all background comes to just below 0.5, however few pixels the foreground has.
 
@@ -187,7 +187,7 @@ def calibration_error(confidence: Floats, right: NDArray[np.bool_]) -> float:
 
 
 def calibration_bins(confidence: Floats) -> NDArray[np.int64]:
-    """Return which of the bins of ``calibration_error`` each confidence in [0, 1] falls into, from 0."""
+    """Return in which bin of ``calibration_error`` each confidence lies, from 0: (N,) in [0, 1] -> (N,)."""
     return np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, None)
 
 
@@ -249,7 +249,11 @@ def grading_scores(
 
 
 def grading_auroc(truth: NDArray[np.integer], probabilities: Floats) -> float | None:
-    """Return the ``auroc`` of ``grading_scores`` alone; arguments as there.
+    """Return the ``auroc`` of ``grading_scores`` alone, in [0, 1]; None if it is not defined.
+
+    Args:
+        truth: (N,) classes, 0 <= class < K.
+        probabilities: (N, K) in [0, 1].
 
     Raises:
         ValueError: a probability is none.
@@ -267,7 +271,7 @@ def confusion_matrix(truth: NDArray[np.integer], predicted: NDArray[np.integer],
 
     Args:
         truth: (N,) classes, 0 <= class < K.
-        predicted: (N,) the same.
+        predicted: (N,) classes as predicted.
         classes: K.
 
     Returns:
@@ -331,7 +335,7 @@ def _against_rest(truth: NDArray[np.bool_], predicted: NDArray[np.bool_], probab
 
 
 def ood_auroc(inside: Floats, outside: Floats) -> Score:
-    """P(an out-of-distribution image is more uncertain than one of the site's own), a tie counting one half (FedEE).
+    """Return P(an out-of-distribution image is more uncertain than one of the site's own) (FedEE); a tie is one half.
 
     Args:
         inside: (N,) uncertainty of the site's own test images, in [0, 1].
@@ -352,7 +356,7 @@ def ood_auroc(inside: Floats, outside: Floats) -> Score:
 
 
 def left_by_referral(by_uncertainty: Ranking) -> tuple[Counts, Counts]:
-    """What is left as more and more of the most uncertain predictions are referred to a person; ties go together.
+    """Return what is left as more and more of the most uncertain predictions are referred; ties go together.
 
     Args:
         by_uncertainty: ranked by uncertainty; the wrong predictions are its positives.
@@ -366,7 +370,7 @@ def left_by_referral(by_uncertainty: Ranking) -> tuple[Counts, Counts]:
 
 
 def mean_over_sites(values: Sequence[float], images: Sequence[int], eta: float) -> float:
-    """Σ η^(ln n_k) · λ_k / Σ η^(ln n_k) over sites k (Zhang et al., FedEE).
+    """Return Σ η^(ln n_k) · λ_k / Σ η^(ln n_k) over sites k (Zhang et al., FedEE).
 
     Args:
         values: λ_k of each site.
@@ -431,7 +435,7 @@ def _uncertainty_scores(right: NDArray[np.bool_], uncertainty: Floats) -> dict[s
 
 
 def _quadratic_kappa(confusion: Counts) -> float | None:
-    """1 − Σ d²·observed / Σ d²·expected by chance over pairs of grades, d apart (Cohen 1968).
+    """Return 1 − Σ d²·observed / Σ d²·expected by chance over pairs of grades, d apart (Cohen 1968).
 
     None where chance alone would never disagree: all are of one grade, and said to be.
 
@@ -455,13 +459,13 @@ def _mean_of(values: Floats | NDArray[np.bool_], chosen: NDArray[np.bool_]) -> S
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are defined; None where none is."""
+    """Return the mean of those values that are defined; None if none is."""
     listed = [value for value in values if value is not None]
     return float(np.mean(listed)) if listed else None
 
 
 def _checked(truth: NDArray[np.integer], probabilities: Floats, uncertainty: Floats) -> tuple[Floats, Floats]:
-    """Probabilities and uncertainty in float64, after all three were found to be what they should be."""
+    """Check truth, probabilities and uncertainty; return the last two in float64."""
     if probabilities.ndim != 2 or truth.shape != probabilities.shape[:1] or truth.size == 0:
         raise ValueError(f"expected (N,) classes and (N, K) probabilities, got {truth.shape} and {probabilities.shape}")
     if truth.min() < 0 or truth.max() >= probabilities.shape[1]:

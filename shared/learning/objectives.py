@@ -41,16 +41,16 @@ class Objective(Protocol):
     """One local objective. ``logits`` is (N, K), ``targets`` (N,) int64 classes."""
 
     def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """``LOSS`` and what it is made of by name, each (N,), with gradients."""
+        """Return ``LOSS`` and what it is made of by name, each (N,), with gradients."""
 
     def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return what the loss of one image has besides, scalars by name, with gradients; all its logits are here."""
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """(N, K) in [0, 1], rows summing to 1; the greatest is the predicted class."""
+        """Return (N, K) probabilities in [0, 1], rows summing to 1; the greatest is the predicted class."""
 
     def uncertainty(self, logits: Tensor) -> Tensor:
-        """(N,) in [0, 1]; 1 knows nothing."""
+        """Return the (N,) uncertainty in [0, 1]; 1 knows nothing."""
 
 
 class _OfTargets:
@@ -177,8 +177,7 @@ class Weighted(_Around):
 
 
 def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
-    """N / (K · n_c) for each of the K classes that are there, which so count alike; their mean over all N targets is 1.
-    A class that is not there has 1.
+    """Return N / (K · n_c) for each of the K classes that are there; their mean over all N targets is 1.
 
     Args:
         counts: n_c, how many targets are of each class.
@@ -200,19 +199,19 @@ class Ensemble:
     of: Objective
 
     def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """``LOSS`` and what it is made of, each (N,), summed over members; ``logits`` is (N, M, K)."""
+        """Return ``LOSS`` and what it is made of, each (N,), summed over members; ``logits`` is (N, M, K)."""
         return _summed([self.of.terms(member, targets) for member in logits.unbind(dim=1)])
 
     def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Summed over members likewise."""
+        """Return the terms about whole images, summed over members; ``logits`` is (N, M, K)."""
         return _summed([self.of.image_terms(member, targets) for member in logits.unbind(dim=1)])
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """(N, M, K) -> (N, K): the mean over members."""
+        """Return the mean over members: (N, M, K) -> (N, K)."""
         return torch.stack([self.of.probabilities(member) for member in logits.unbind(dim=1)]).mean(dim=0)
 
     def uncertainty(self, logits: Tensor) -> Tensor:
-        """(N, M, K) -> (N,): the entropy of the mean of the members' probabilities, over its greatest, log K."""
+        """Return the entropy of the mean of the members' probabilities, over its greatest, log K: (N, M, K) -> (N,)."""
         mean = self.probabilities(logits)
         return (entropy(mean) / math.log(mean.shape[1])).clamp(0, 1)
 
@@ -233,12 +232,12 @@ def annealed(objective: Objective, steps: int) -> Objective:
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    """Shannon's entropy in nats, in [0, log K], of rows that sum to 1, as (p, 1 − p) does: (..., K) -> (...)."""
+    """Return Shannon's entropy in nats, in [0, log K], of rows that sum to 1, as (p, 1 − p) does: (..., K) -> (...)."""
     return -torch.xlogy(probabilities, probabilities).sum(dim=-1)  # 0 · log 0 is 0
 
 
 def by_target(logits: Tensor, targets: Tensor) -> Tensor:
-    """Logits in the order of the targets that they are about: (B, K, ...) -> (B, ..., K); members likewise.
+    """Return the logits, of members likewise, in the order of their targets: (B, K, ...) -> (B, ..., K).
 
     Args:
         targets: (B, ...).
@@ -286,7 +285,7 @@ def _terms(objective: Objective, logits: Tensor, targets: Tensor) -> tuple[dict[
 
 
 def _means_of_images(values: Tensor, targets: Tensor) -> Tensor:
-    """(N,) of the targets that count -> (B,)."""
+    """Return the mean over the (N,) targets of each image that count: (B,)."""
     image_of = (targets != IGNORED).nonzero()[:, 0]  # (N,) which image each target that counts is of
     number = torch.bincount(image_of, minlength=len(targets))  # (B,)
     return torch.zeros(len(targets), device=values.device, dtype=values.dtype).index_add(0, image_of, values) / number

@@ -51,10 +51,15 @@ def remembered(optimizer: torch.optim.Optimizer, network: nn.Module, frozen: Col
 def read_memory(
     optimizer: torch.optim.Optimizer, network: nn.Module, frozen: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Return what an optimizer remembers; of a parameter that it has not moved yet, zeros.
+    """Return what an optimizer remembers, by the names and in the shapes of ``remembered``, on the CPU.
+
+    Of a parameter that it has not moved yet it is zeros.
 
     Args:
         frozen: as for ``remembered``.
+
+    Raises:
+        ValueError: it is an optimizer of another kind than Adam, AdamW and SGD.
     """
     memory: dict[str, Tensor] = {}
     parameters = dict(network.named_parameters())
@@ -66,7 +71,7 @@ def read_memory(
 
 
 def restore_memory(optimizer: torch.optim.Optimizer, network: nn.Module, memory: dict[str, Tensor]) -> None:
-    """Have a new optimizer go on from there; zeros are what it begins with anyway."""
+    """Have a new optimizer go on from what ``read_memory`` returned; zeros are what it begins with anyway."""
     parameters = dict(network.named_parameters())
     for key, tensor in memory.items():
         kind, _, name = key.partition("/")

@@ -60,7 +60,7 @@ class Outcome:
     Args:
         text: a sentence that begins with ``name``.
         has_improved: whether the model got better, of a stopped run too; None where that cannot be told.
-        before, after: mean validation scores of the first and of the chosen model, over the sites that told both.
+        before, after: mean validation scores of the first and of the chosen model, over the sites that reported both.
         sites: how many sites that are.
     """
 
@@ -125,7 +125,7 @@ def outcome_by_tables(
 
 
 def _scored(card: FinalCard, scores: Scores) -> Outcome:
-    """Return what the sites told of a model that was not trained."""
+    """Return what the sites reported of a model that was not trained."""
     told, name = scores.get(0, {}), "scored"
     if not told:
         why = f"no site reported a validation {card.score_name} (too few images?)"
@@ -178,7 +178,7 @@ def reason_text(card: FinalCard, outcome: Outcome | None) -> str:
 
 
 def final_text(card: FinalCard) -> str:
-    """What the chosen model is and how it validates, as its card alone tells: whose scores the means are, it does not.
+    """Return what the chosen model is and how it validates, as its card alone tells: not whose scores the means are.
 
     Where the outcome itself cannot be told for want of the sites' tables.
     """

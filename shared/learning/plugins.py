@@ -227,7 +227,11 @@ def disagreements(asked: Iterable[Plugin], allowed: Mapping[str, str], where: st
 
 
 def require_agreement(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> None:
-    """Demand that wheels are installed, allowed and asked for as one; arguments as above.
+    """Check that wheels are installed, allowed and asked for with the same files.
+
+    Args:
+        allowed: SHA-256 by name, as this machine's people have written them down.
+        where: the file and key in which they did.
 
     Raises:
         ConfigurationError: they are not.
@@ -237,7 +241,15 @@ def require_agreement(asked: Iterable[Plugin], allowed: Mapping[str, str], where
 
 
 def permit(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> None:
-    """Let this process import wheels; arguments and errors as above."""
+    """Let this process import wheels.
+
+    Args:
+        allowed: SHA-256 by name, as this machine's people have written them down.
+        where: the file and key in which they did.
+
+    Raises:
+        ConfigurationError: they are not installed, allowed and asked for with the same files.
+    """
     wanted = list(asked)
     require_agreement(wanted, allowed, where)
     _permitted.update(plugin.name for plugin in wanted)

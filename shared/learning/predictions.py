@@ -165,8 +165,9 @@ def _segmentation_problems(kept: KeptModel, source: Path, classes: NDArray[np.in
 
 
 def _open(kept: KeptModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]], list[str]]:
-    """All images that can be read, by id, with their files, and what is wrong with the other files: one broken file
-    spoils no folder.
+    """Return all readable images, by id, with their files, and what is wrong with the others.
+
+    One broken file does not spoil a folder.
     """
     samples: dict[str, tuple[Sample, Path]] = {}
     problems: list[str] = []
@@ -216,15 +217,15 @@ def evaluate_kept(kept: KeptModel, samples: Sequence[Sample]) -> Evaluation:
     Raises:
         FaultError: a score of a plug-in's lies elsewhere than the model's run says.
     """
-    told = {name: where for name, where in kept.card.scores.items() if name not in untold(kept)}
+    told = {name: where for name, where in kept.card.scores.items() if name not in unreported(kept)}
     found = evaluate(with_measures(kept.task, told), kept.model, samples, kept.objective)
     if kept.card.plugins:
         require_ranges(found.scores, told)
     return found
 
 
-def untold(kept: KeptModel) -> list[str]:
-    """Return the scores of the model's run that are not told here, because somebody's wheel that may not run does."""
+def unreported(kept: KeptModel) -> list[str]:
+    """Return the scores of the model's run that are not reported here, for they come from a wheel that may not run."""
     return [name for name in kept.card.scores if name not in kept.task.scores and not is_permitted("scores", name)]
 
 
@@ -267,7 +268,7 @@ def each_answer(
 
 
 def _without_filling(logits: Tensor, target: Tensor) -> Tensor:
-    """(h, w, K) of a segmented image that was filled up at the bottom and at the right; (K,) as it is."""
+    """Return (h, w, K) of a segmented image without what filled it up at the bottom and at the right; (K,) as it is."""
     if target.ndim == 0:
         return logits
     counts = target != IGNORED  # (H, W)
@@ -309,10 +310,10 @@ def _in_words(kept: KeptModel, row: Mapping[str, str]) -> list[str]:
 
 
 def _are_pictures(samples: Sequence[Sample]) -> bool:
-    """Return that images can be shown.
+    """Return True if images can be shown.
 
     Raises:
-        DataError: they are stretches of recordings.
+        DataError: they are time series.
     """
     if isinstance(samples[0], Window):
         raise DataError(["a page shows images, and these are time series: leave --page out"])
@@ -329,7 +330,7 @@ def _title(kept: KeptModel) -> str:
 
 
 def _scaled(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """(K, h, w) -> (K, H, W), interpolated linearly."""
+    """Interpolate linearly: (K, h, w) -> (K, H, W)."""
     if values.shape[1:] == shape:
         return values
     scaled = functional.interpolate(torch.from_numpy(values)[None], size=shape, mode="bilinear", align_corners=False)
@@ -338,7 +339,7 @@ def _scaled(values: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.f
 
 
 def _overlay(image: NDArray[np.float32], classes: NDArray[np.intp], number: int) -> NDArray[np.float64]:
-    """(H, W, 3) in [0, 1]: an image with its classes, 0 to ``number`` - 1, in colours; class 0 stays as it is."""
+    """Return (H, W, 3) in [0, 1]: an image with its classes, 0 to ``number`` - 1, in colours; class 0 is unchanged."""
     hues = [colorsys.hsv_to_rgb((index - 1) / (number - 1), 1, 1) for index in range(1, number)]
     coloured = np.array([(0, 0, 0), *hues])[classes]  # (H, W, 3)
     share = _COLOUR * (classes > 0)[..., None]

@@ -112,7 +112,7 @@ def mechanism(privacy: Privacy, *, images: int, batch_size: int, epochs: int) ->
 
 
 def epsilon(spent: Iterable[Spent], delta: float) -> float:
-    """ε of all these steps together: an upper bound, by Opacus's Rényi accountant.
+    """Return ε of all these steps together: an upper bound, by Opacus's Rényi accountant.
 
     Its bounds of single steps add up exactly, over steps as over rounds, so more steps never seem to cost less, and
     thousands of them take milliseconds. Opacus's other accountant, PRV, finds that less noise would do: 3 to 8 % less

@@ -48,7 +48,11 @@ class Secret(KeptSecret):
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """As for any secret that is kept."""
+        """Read the secret at a path; unlike other secrets it is not made anew.
+
+        Raises:
+            ActionRequiredError: it is missing, readable by others, or no secret.
+        """
         if not path.exists():
             raise ActionRequiredError(
                 f"{path} is missing, the secret of a private run's noise: a second one would give away what the first "
@@ -70,11 +74,11 @@ class Secret(KeptSecret):
         return Secret(code.digest())
 
     def uniform(self, count: int) -> Tensor:
-        """(count,) float64 in [0, 1)."""
+        """Return (count,) float64 in [0, 1)."""
         return (self._words(count) >> 10).double() / 2**53
 
     def normal(self, count: int) -> Tensor:
-        """(count,) float64, standard normal by the transformation of Box and Muller, within ±9.4."""
+        """Return (count,) float64, standard normal by the transformation of Box and Muller, within ±9.4."""
         words = self._words(count + count % 2).double()
         first, second = words.chunk(2)
         radius = ((first + 1) / 2**63).log().mul(-2).sqrt()  # 63 bits, or the tails would end too early
@@ -82,7 +86,7 @@ class Secret(KeptSecret):
         return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
 
     def _words(self, count: int) -> Tensor:
-        """(count,) int64, uniform in [0, 2^63)."""
+        """Return (count,) int64, uniform in [0, 2^63)."""
         stream = bytearray(8 * count + 15)  # the cipher wants room for another block
         Cipher(AES256(self._key), CTR(bytes(16))).encryptor().update_into(bytes(8 * count), stream)
         return torch.frombuffer(stream, dtype=torch.int64, count=count) & (2**63 - 1)
@@ -144,7 +148,7 @@ class PrivateGradients:
         self._of_images.close()
 
     def add(self, losses: Tensor) -> None:
-        """Clips the gradient of each image's loss, over all trainable parameters, and adds it to the step's sum.
+        """Clip the gradient of each image's loss, over all trainable parameters, and add it to the step's sum.
 
         An image whose gradient is not finite adds nothing; else it alone could make the sum so.
 
@@ -167,7 +171,7 @@ class PrivateGradients:
             self._sums[parameter] = clipped if before is None else before + clipped
 
     def release(self) -> None:
-        """Makes the step's sum, with its noise, the ``.grad`` of every trainable parameter, and begins another step."""
+        """Make the step's sum, with its noise, the ``.grad`` of every trainable parameter, and begin another step."""
         sums = [(parameter, self._sums.get(parameter)) for parameter in self._trainable()]
         secret = self._secret.of("step", self._step, _digest(total for _, total in sums))
         deviation = self._mechanism.noise_multiplier * self._mechanism.max_grad_norm
@@ -205,7 +209,9 @@ class _ImageGradients:
         self._handles: list[RemovableHandle] = [layer.register_forward_hook(self._watch) for layer in layers]
 
     def traced(self, losses: Tensor, trainable: Sequence[nn.Parameter]) -> dict[nn.Parameter, Tensor]:
-        """The gradients of each of (B,) losses: (B, ...) for each parameter that they depend on. Empties ``.grad``.
+        """Return the gradients of each of (B,) losses: (B, ...) for each parameter that they depend on.
+
+        ``.grad`` is empty afterwards.
 
         Raises:
             ValueError: they cannot be told apart by image.
@@ -223,14 +229,14 @@ class _ImageGradients:
         return {parameter: found[parameter] for parameter in depended_on}
 
     def close(self) -> None:
-        """Takes the hooks off the model."""
+        """Take the hooks off the model."""
         for handle in self._handles:
             handle.remove()
         for layer in self._without_rule:
             del layer.ft_compute_sample_grad
 
     def _watch(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Has the layer's rule applied once the gradient of this output is known."""
+        """Have the layer's rule applied once the gradient of this output is known."""
         if not output.requires_grad:
             return
         seen = [tensor.detach() for tensor in inputs]
@@ -265,7 +271,7 @@ def _layers(model: nn.Module, rules: dict[type[nn.Module], Rule]) -> list[nn.Mod
 
 
 def _digest(sums: Iterable[Tensor | None]) -> bytes:
-    """SHA-256 over tensors; None stands for one without images."""
+    """Return the SHA-256 over tensors; None stands for one without images."""
     digest = hashlib.sha256()
     for total in sums:
         content = b"" if total is None else total.cpu().numpy().tobytes()

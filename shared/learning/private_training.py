@@ -83,7 +83,7 @@ class PrivateRound:
         on_batch: OnBatch,
         computing: Computing,
     ) -> None:
-        """Trains one epoch in place. How the network did on its images nobody is told.
+        """Train one epoch in place. How the network did on its images is not reported.
 
         An image may be drawn in several steps of an epoch, each time varied anew.
 

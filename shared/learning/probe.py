@@ -22,7 +22,7 @@ _FOLDS = 5
 
 
 def probe_score(task: Task[Any, Any], model: nn.Module, images: Collection[Any], seed: int) -> float:
-    """The balanced accuracy, in [0, 1], of a linear classifier on the model's features, cross-validated over images.
+    """Return the cross-validated balanced accuracy, in [0, 1], of a linear classifier on the model's features.
 
     The features are standardised; the classifier is a logistic regression with scikit-learn's default penalty.
     Balanced, because features that tell nothing reach 1/K then, and not the share of the most frequent class.
@@ -45,7 +45,7 @@ def probe_score(task: Task[Any, Any], model: nn.Module, images: Collection[Any],
 def probe_probabilities(
     task: Task[Any, Any], model: nn.Module, images: Collection[Any], seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-    """What the classifier of ``probe_score`` says of each image, or drawn pixel, while it does not know that image.
+    """Return what the classifier of ``probe_score`` says of each image, or drawn pixel, that it does not know yet.
 
     Returns:
         (N,) classes as they are, and (N, K) probabilities of all classes of the images; None if the model has diverged.
@@ -88,7 +88,7 @@ def _cross_validated(
 def _features(
     task: Task[Any, Any], model: nn.Module, images: Collection[Any], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """(N, D) features, (N,) labels and (N,) the image each is of, by its number."""
+    """Return (N, D) features, (N,) labels and (N,) the image each is of, by its number."""
     measure_statistics(task, model, images.samples)
     model.eval()
     features, labels, image_of = [], [], []

@@ -55,7 +55,7 @@ class Processes:
         return self.rank == 0
 
     def share_of(self, batch: Sequence[Item]) -> Sequence[Item]:
-        """This process's part of a batch; those of all, one after another, are the batch, and differ by one at most.
+        """Return this process's part of a batch; the parts of all, in order, are the batch, and differ by one at most.
 
         Raises:
             ActionRequiredError: there are more processes than items.
@@ -68,7 +68,7 @@ class Processes:
 
     @contextmanager
     def answering(self, method: Method, local: Local) -> Iterator[Answer]:
-        """A method's ``answer`` while this block runs, so that all processes have one gradient after ``backward``."""
+        """Yield a method's ``answer``; while the block runs, all processes have one gradient after ``backward``."""
         yield partial(method.answer, local)
 
     def shares(self, parts: Sequence[Tensor]) -> list[Share]:
@@ -199,7 +199,7 @@ class _CommonBatchNorm(_BatchNorm):
         return normalised.to(inputs.dtype)
 
     def _check_input_dim(self, inputs: Tensor) -> None:
-        """Any that the layer it stands for has let pass."""
+        """Accept inputs of any shape that the replaced layer has let pass."""
 
 
 def _sum(tensor: Tensor) -> Tensor:

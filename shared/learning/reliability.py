@@ -45,7 +45,7 @@ def measure_uncertainty(
     *,
     computing: Computing = EXACT,
 ) -> MeasuredUncertainty:
-    """Asks a model about images as they are: in eval mode, without augmentation.
+    """Measure a model's uncertainty on images as they are: in eval mode, without augmentation.
 
     Args:
         seed: decides which pixels of a segmentation are drawn.
@@ -95,7 +95,7 @@ def uncertainty_of_answers(objective: Objective, logits: torch.Tensor, targets: 
 
 
 def draw_targets(targets: NDArray[np.int64], seed: int, most: int = TARGETS_PER_IMAGE) -> torch.Tensor:
-    """Indices of the targets to look at: all that count, or ``most`` of them, in order.
+    """Return the indices of the targets to look at: all that count, or ``most`` of them, in order.
 
     Args:
         targets: (P,) classes, or ``IGNORED``.

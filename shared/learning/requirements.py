@@ -71,7 +71,7 @@ class Requirements:
     has_batch_norm: bool = False
 
     def steps(self, inputs: int) -> int:
-        """How many steps training takes in the whole run at a site that trains on so many inputs of the model."""
+        """Return how many steps training takes in the whole run at a site with so many inputs of the model."""
         views = inputs * self.augmentation.for_images(inputs).views
         return self.rounds * self.epochs * ceil(views / self.batch_size)
 
@@ -80,8 +80,9 @@ class Requirements:
         return 0 < self.steps(inputs) < _FEW_STEPS
 
     def rows(self, trained: int, validated: int) -> dict[SplitName, int]:
-        """How many rows of numbers leave over each set with the answers to so many rounds; θ and each of a method's
-        measurements count as one.
+        """Return how many rows of numbers over each set leave with the answers to so many rounds.
+
+        θ and each of a method's measurements count as one row.
 
         Args:
             trained: answers with a model.
@@ -102,7 +103,7 @@ class Requirements:
 
     @property
     def most_rows(self) -> dict[SplitName, int]:
-        """The same of the whole run."""
+        """How many rows of scores over each set leave in the whole run, at most."""
         return self.rows(self.rounds, 1)
 
 
@@ -148,7 +149,7 @@ def requirements(run: RunConfiguration, micro_batch: int | None = None) -> Requi
 
 
 def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: Sharing, answered: int) -> int:
-    """Bytes, where training answers so many images at once."""
+    """Return the bytes of memory that training needs if it answers so many images at once."""
     task = task_named(run.task)
     options = task.options(run.task_options)
     weights = sum(tensor.numel() for tensor in network.state_dict().values())
@@ -175,14 +176,14 @@ def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: S
 
 
 def _remembered(options: Options) -> int:
-    """Numbers that the optimizer remembers of each that learns."""
+    """Return how many numbers the optimizer remembers of each that learns."""
     if options.optimizer == "sgd":
         return 1 if options.momentum else 0
     return 2
 
 
 def _yielded(network: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Numbers that the layers yield for one input: all that training has to keep, and the most of one layer."""
+    """Return how many numbers the layers yield for one input: those that training keeps, and the most of one layer."""
     kept, largest = 0, 0
 
     def count(layer: nn.Module, inputs: object, values: object) -> None:

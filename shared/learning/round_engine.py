@@ -118,7 +118,8 @@ class RoundEngine:
         ref = message.ref
         try:
             with held_against(ref.path):
-                # 1. It holds what its round and the method have it hold; its table, θ and ε are well-formed.
+                # 1. It holds what its round and the method have it hold (protocol 6.3); its table, θ and ε are
+                #    well-formed (protocol 8.3 and 8.4).
                 theta, spent = check_answer(message, file, self._run, self._sharing, self._method, form=form)
                 answer = Answer(self.files(site, ref.round_no, file, counts_in=counts_in), images, theta)
                 return self.scored(ref, site, answer, spent, score=score)
@@ -145,9 +146,9 @@ class RoundEngine:
         """
         found = None
         if ref.round_no <= self._run.rounds:
-            # 2. Its model holds the run's tensors, and is scored.
+            # 2. Its model holds the run's tensors (protocol 9.1), and is scored (protocol 7.9).
             found = score(answer.files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
-            # 3. What came beside the model can follow from how far training has moved that.
+            # 3. What came beside the model can follow from how far training has moved that (protocol 7.3).
             self._aggregation.require_plausible(ref, site, answer.files, answer.images)
         return Scored(score=_text(found), theta=_text(answer.theta), epsilon=_text(spent), reason="")
 
@@ -180,10 +181,12 @@ class RoundEngine:
         Raises:
             OverflowError: something of it would not be finite; the round has ended as it began.
         """
+        # 1. No model has a weight: the aggregate before is sent again (protocol 7.2).
         given = given_weights(verdicts)
         if not given:
             self._aggregation.leave(round_no)
             return {}
+        # 2. The models are combined by their weights. Of what could not be sent nothing is kept.
         try:
             return self._aggregation.aggregate(round_no, {site: answer(site) for site in given}, given)
         except OverflowError:

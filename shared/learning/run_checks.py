@@ -20,8 +20,7 @@ _MOVES_ON = ("mean", "fedavg", "fedprox", "fedbn", "fedrep")
 
 
 def check_together(run: RunConfiguration) -> None:
-    """Demand that a run's method is one for a federation, and fits its task's optimizer, whom its rounds ask, and how
-    what they answer is scored and combined.
+    """Check that a run's method is for a federation, and fits the task's optimizer, the sites asked and the scoring.
 
     Raises:
         ConfigurationError: every problem; or an unknown task, method or option.
@@ -168,7 +167,7 @@ def _no_federation(run: RunConfiguration) -> str:
 
 
 def check_reference(run: RunConfiguration) -> None:
-    """Demand of a run by a reference, which exchanges nothing, that it asks for nothing that only a federation has.
+    """Check that a run by a reference, which exchanges nothing, asks for nothing that only a federation has.
 
     Raises:
         ConfigurationError: it does.

@@ -60,7 +60,7 @@ class RunFiles(ABC):
 
     @abstractmethod
     def agreed(self, round_no: int) -> int:
-        """How many sites had agreed to the run when somebody was last asked in a round; who has withdrawn counts."""
+        """Return how many sites had agreed to the run when somebody was last asked in a round; withdrawn ones count."""
 
     @property
     def start(self) -> Path:

@@ -58,7 +58,7 @@ def rounds_of_equal_steps(images: int, sites: int, batch_size: int, pooled_epoch
 
 
 def order_of_asking(run_seed: int, round_no: int, sites: Iterable[str]) -> list[str]:
-    """Sites in the order in which one round asks them: each draws a number of its own, the lowest comes first.
+    """Return the sites in the order in which one round asks them: each draws a number, the lowest comes first.
 
     So whoever else there is changes nothing about which of two sites comes before the other.
     """

@@ -32,7 +32,7 @@ def split_seed(run_seed: int, site: str) -> int:
 
 
 def no_secret(run_seed: int, site: str) -> bytes:
-    """32 bytes in the place of a site's secret where images are public and results must come out alike on another day.
+    """Return 32 bytes in the place of a site's secret, for public images whose results must be repeatable.
 
     Whoever knows the seed knows how the images are divided.
     """

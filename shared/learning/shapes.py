@@ -24,6 +24,10 @@ def hausdorff_95(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -
 
     Of the two directions the greater counts, as in MONAI; over classes the mean. None where some class of the truth is
     not predicted, or the truth has none.
+
+    Args:
+        probabilities: (H, W, K) in [0, 1]; the greatest is the predicted class.
+        truth: (H, W) classes, 0 <= class < K; 0 is the background.
     """
     predicted = probabilities.argmax(axis=-1)
     classes = np.unique(truth[truth > 0])
@@ -36,6 +40,10 @@ def nested_dice(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) ->
     """Return the Dice of masks that lie in each other, in [0, 1]: class k's region has all that are numbered higher.
 
     The mean over classes; of a region that neither has, 1.0.
+
+    Args:
+        probabilities: (H, W, K) in [0, 1]; the greatest is the predicted class.
+        truth: (H, W) classes, 0 <= class < K; 0 is the background.
     """
     predicted = probabilities.argmax(axis=-1)
     return fmean(dice(predicted >= each, truth >= each) for each in range(1, probabilities.shape[-1]))
@@ -45,6 +53,10 @@ def cup_to_disc_error(probabilities: NDArray[np.float64], truth: NDArray[np.int6
     """Return by how much the vertical cup-to-disc ratio is missed, in [0, 1].
 
     Class 1 is the disc around the cup, class 2 the cup. None where either has no disc.
+
+    Args:
+        probabilities: (H, W, K) in [0, 1]; the greatest is the predicted class.
+        truth: (H, W) classes, 0 <= class < K; 0 is the background.
     """
     ratios = [_vertical_ratio(mask) for mask in (probabilities.argmax(axis=-1), truth)]
     said, true = ratios

@@ -45,7 +45,12 @@ class Standby:
         return self._process.poll() is None
 
     def begin(self, module: str, folder: Path) -> None:
-        """Have it answer the question in a folder, whose class is in that module; ``poll`` tells if it cannot."""
+        """Have the process answer the question in a folder; ``poll`` tells if it cannot.
+
+        Args:
+            module: in which the question's class is.
+            folder: where the question lies.
+        """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(b"%s %s\n" % (module.encode(), os.fsencode(folder)))

@@ -12,7 +12,7 @@ from shared.learning.tasks.contract import Sample, Task
 
 
 def target_counts(task: Task, samples: Sequence[Sample], classes: int) -> Tensor:
-    """(N, classes) how many targets of each class each sample has: one in all, or of a segmentation its pixels."""
+    """Return (N, classes) targets of each class in each sample: one in all, or the pixels of a segmentation."""
     counts = [
         torch.bincount(of_one[of_one != IGNORED], minlength=classes)
         for batch in task.batches(samples)
@@ -25,8 +25,8 @@ def classes_text(counts: Tensor, classes: Sequence[str]) -> str:
     """Return each class with how much there is of it: how many samples, or of segmentations which share of the pixels.
 
     Args:
-        counts: as ``target_counts`` gives them.
-        classes: what people call them.
+        counts: (N, K), as ``target_counts`` gives them.
+        classes: what people call the K classes.
     """
     of_each, are_pixels = counts.sum(0).tolist(), bool((counts.sum(1) > 1).any())
     whole = max(sum(of_each), 1)

@@ -30,7 +30,7 @@ from shared.learning.training import answers, evaluate, tame
 
 
 def score_name(task: Task, run: RunConfiguration) -> str:
-    """By what a run scores whole models."""
+    """Return the name of the score by which a run judges whole models."""
     return run.tolerance_score or task.tolerance_scores[-1]
 
 

@@ -90,7 +90,7 @@ def train_epoch(
     on_batch: OnBatch,
     computing: Computing = EXACT,
 ) -> Evaluation:
-    """Trains a ``Network`` one epoch in place, where it is; then BatchNorm's statistics are measured, if they are to.
+    """Train a ``Network`` for one epoch in place; then measure BatchNorm's statistics, if ``epoch`` asks for it.
 
     Where ``computing`` names a micro-batch, a step is the same but for rounding, dropout's masks, and BatchNorm, which
     normalises by micro-batches.
@@ -191,7 +191,7 @@ def _addends(method: Method, local: Local) -> Tensors:
 
 
 def begin_epoch(local: Local, optimizer: torch.optim.Optimizer, epoch: Epoch) -> None:
-    """Sets the epoch's learning rate, and the network to training."""
+    """Set the epoch's learning rate, and the network to training."""
     for group in optimizer.param_groups:
         group["lr"] = epoch.learning_rate
     local.network.train()
@@ -199,7 +199,7 @@ def begin_epoch(local: Local, optimizer: torch.optim.Optimizer, epoch: Epoch) ->
 
 @contextmanager
 def drawing(computing: Computing, seed: int) -> Iterator[None]:
-    """Has a network in training, in its arithmetic, draw what it drops by a seed of its own."""
+    """Have a network in training draw what it drops by a seed of its own, in its arithmetic."""
     device = torch.device(computing.device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), computing.arithmetic():
         torch.manual_seed(seed)
@@ -209,8 +209,9 @@ def drawing(computing: Computing, seed: int) -> Iterator[None]:
 def take_step(
     method: Method, local: Local, optimizer: torch.optim.Optimizer, max_grad_norm: float | None = None
 ) -> None:
-    """Steps by the gradients, and what a method adds to those of the shared parameters that are in training; their sum
-    is clipped, if it is to be.
+    """Step by the gradients, and by what a method adds to those of the shared parameters in training.
+
+    Their sum is clipped, if it is to be.
     """
     for name, addend in _addends(method, local).items():
         if (gradient := local.x[name].grad) is not None:
@@ -230,10 +231,10 @@ def evaluate(
     *,
     bootstrap: Bootstrap | None = None,
 ) -> Evaluation:
-    """Evaluates a ``Network`` on the images as they are, in eval mode, without gradients.
+    """Evaluate a ``Network`` on the images as they are, in eval mode, without gradients.
 
     Args:
-        bootstrap: the score whose standard error is told too.
+        bootstrap: the score whose standard error is computed too.
 
     Raises:
         ValueError: there are no samples.
@@ -249,11 +250,11 @@ def evaluate_answers(
     *,
     bootstrap: Bootstrap | None = None,
 ) -> Evaluation:
-    """Evaluates what a network says, for a caller who wants its answers for something else too.
+    """Evaluate what a network says, for a caller who wants its answers for something else too.
 
     Args:
-        given: see ``answers``.
-        bootstrap: the score whose standard error is told too.
+        given: by batch: its samples, the (B, K, ...) logits, and the (B, ...) targets, as ``answers`` yields them.
+        bootstrap: the score whose standard error is computed too.
 
     Raises:
         ValueError: there are no answers.
@@ -339,7 +340,7 @@ def measure_statistics(
     *,
     most: int | None = None,
 ) -> None:
-    """Sets every BatchNorm's running statistics to those of the images as they are, without augmentation or dropout.
+    """Set every BatchNorm's running statistics to those of the images as they are, without augmentation or dropout.
 
     Dropout, pixel dropout and contrast make the values met in training spread wider than those met in evaluation, and a
     round of few batches leaves the running statistics behind the weights. So they are measured with the weights as they
@@ -381,7 +382,7 @@ def _measure(model: nn.Module, batches: Iterable[Tensor], computing: Computing, 
 
 
 def tame(logits: Tensor) -> Tensor:
-    """Logits as numbers: where a model has diverged and says NaN, it says the same of every class."""
+    """Return logits of any shape as finite numbers: where a diverged model says NaN, it says 0 of every class."""
     return logits.nan_to_num(nan=0.0, posinf=1e4, neginf=-1e4)
 
 
@@ -409,8 +410,10 @@ def plan_batches(samples: Sequence[SampleT], epoch: Epoch) -> list[list[tuple[Sa
 
 
 def view_of(task: Task[Any, SampleT], sample: SampleT, view: int, epoch: Epoch) -> SampleT:
-    """One view of an image in this epoch. Views are counted over the original, which is copy 0, and its augmented
-    copies; where these are cropped, over the crops of each.
+    """Return one view of an image in this epoch.
+
+    Views are counted over the original, which is copy 0, and its augmented copies; where these are cropped, over the
+    crops of each.
     """
     augmentation, seed = epoch.augmentation, seed_for(epoch.seed, "augment", sample.id, view)
     if augmentation.crops is not None:
@@ -453,7 +456,7 @@ class _Record:
         return of_images, self._scoring.look(tame(logits), targets)
 
     def evaluation(self, images: int, most_views: int = 1) -> Evaluation:
-        """Of so many different images, each of which was seen so often at most."""
+        """Return the evaluation of so many different images, each of which was seen so often at most."""
         if not self._looks:
             raise ValueError("there are no images to look at")
         looks = [look() for look in self._looks]

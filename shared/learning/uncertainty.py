@@ -58,18 +58,20 @@ def youden_threshold(uncertainty: NDArray[np.floating], wrong: NDArray[np.bool_]
         raise ValueError(f"expected (N,) uncertainties and as many marks, got {uncertainty.shape} and {wrong.shape}")
     if not np.all((uncertainty >= 0) & (uncertainty <= 1)):  # also false for NaN
         raise ValueError("an uncertainty is not a number in [0, 1]")
+    # 1. Without a wrong prediction, or without a right one, there is no J (protocol 8.4).
     predictions, all_wrong = len(wrong), int(np.count_nonzero(wrong))
     all_right = predictions - all_wrong
     if all_wrong == 0:
         return Threshold(FALLBACK_THETA, "all right", None, predictions, all_wrong)
     if all_right == 0:
         return Threshold(FALLBACK_THETA, "all wrong", None, predictions, all_wrong)
+    # 2. The greatest J, of equal ones at the highest uncertainty; if it is not above 0, u does not tell them apart.
     by_uncertainty = ranking(uncertainty, wrong)
     scaled_j = by_uncertainty.scaled_youden()
     best = int(np.argmax(scaled_j))
     if scaled_j[best] <= 0:
         return Threshold(FALLBACK_THETA, "no separation", 0.0, predictions, all_wrong)
-    # The lowest uncertainty flags everything, where J is 0: so a θ with J > 0 lies above it, and above 0.
+    # 3. The lowest uncertainty flags everything, where J is 0: so a θ with J > 0 lies above it, and above 0.
     youden_j = int(scaled_j[best]) / (all_right * all_wrong)
     return Threshold(float(by_uncertainty.scores[best]), "measured", youden_j, predictions, all_wrong)
 

@@ -33,7 +33,7 @@ def render(template: Path, **values: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what stands where a value was not told, and text without what a terminal or a browser would obey."""
+    """Return what stands where a value was not reported, and text without what a terminal or a browser would obey."""
     if value is None:
         return "–"
     return escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value

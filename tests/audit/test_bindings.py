@@ -166,13 +166,13 @@ CARDS: dict[str, tuple[dict[str, object], str]] = {
     ),
     "better-than-told": (
         {"validation": {"1": "0.99"}},
-        "tells the validation 0.99 of aggregate 1, of which north, the only site, told 0.5",
+        "tells the validation 0.99 of aggregate 1, of which north, the only site, reported 0.5",
     ),
     "validation-of-nobody": (
         {"validation": {"0": "0.1", "1": "0.5"}},
-        "tells the validation 0.1 of aggregate 0, of which north, the only site, told none",
+        "tells the validation 0.1 of aggregate 0, of which north, the only site, reported none",
     ),
-    "no-validation": ({"validation": {}}, "tells no validation of aggregate 1, of which north told 0.5"),
+    "no-validation": ({"validation": {}}, "tells no validation of aggregate 1, of which north reported 0.5"),
 }
 
 

@@ -102,7 +102,7 @@ def test_a_site_that_is_held_against_another_limit_is_noticed(tmp_path: Path) ->
     run = Recorded(tmp_path, run_of(tolerance={"below_last": 0.1}), verdict=lie).play()
     assert what_differs(run) == {"2: verdict on north"}
     told = [step.detail for step in replayed(run.folders, RUN) if step.what == "tolerance"]
-    assert told == ["because the held-out images are not here (--heldout); 0.7 is taken as told"] * 2
+    assert told == ["because the held-out images are not here (--heldout); 0.7 is taken as reported"] * 2
 
 
 @pytest.mark.parametrize("case", ["mean", "scaffold", "smallest"])

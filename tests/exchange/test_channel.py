@@ -208,7 +208,7 @@ def test_what_comes_with_other_bytes_each_time_is_doubtful_from_the_second_time_
     assert not north.ledger.is_settled(OFFER)
 
 
-def test_what_is_wrong_twice_is_poison_and_stays_in_quarantine(tmp_path: Path, folder: LocalFolder) -> None:
+def test_what_is_wrong_twice_is_rejected_and_stays_in_quarantine(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
     aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
     aggregator.outbox.publish()

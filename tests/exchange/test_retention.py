@@ -1,4 +1,4 @@
-"""What a run's rule lets go, and that nothing else may be missing."""
+"""What a run's rule prunes, and that nothing else may be missing."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_kept_difference_keeps_what_it_differs_from(tmp_path: Path) -> None:
     assert (f"{MessageRef('round', RUN, 1).path}/{names.GLOBAL_MODEL}", "is missing") in findings
 
 
-def test_what_no_rule_lets_go_is_missing(tmp_path: Path) -> None:
+def test_what_no_rule_prunes_is_missing(tmp_path: Path) -> None:
     run = Played(tmp_path)
     run.offer_and_consent("last 1")
     run.round(1, trains=True)

@@ -59,13 +59,13 @@ FILES = manifest()["files"]
     ("step", "content", "reason"),
     [
         ("size", NORTH.sign(manifest()) + b" " * MAX_RECORD_BYTES, "more than"),
-        ("hash", NORTH.sign(manifest()) + b"\n", "canonical"),
-        ("hash", NORTH.sign(manifest()).replace(b":", b": ", 1), "canonical"),
+        ("form", NORTH.sign(manifest()) + b"\n", "canonical"),
+        ("form", NORTH.sign(manifest()).replace(b":", b": ", 1), "canonical"),
         ("signature", NORTH.sign(manifest()).replace(b'"seq":5', b'"seq":6'), "signature does not hold"),
         ("signature", STRANGER.sign(manifest()), "unknown key"),
-        ("sender", NORTH.sign(manifest(protocol=1)), "is of protocol 1, and protocol 2 is expected: finish the runs"),
-        ("sender", NORTH.sign(manifest(protocol=3)), "well-formed"),
-        ("sender", NORTH.sign(manifest(protocol=True)), "well-formed"),
+        ("record", NORTH.sign(manifest(protocol=1)), "is of protocol 1, and protocol 2 is expected: finish the runs"),
+        ("record", NORTH.sign(manifest(protocol=3)), "well-formed"),
+        ("record", NORTH.sign(manifest(protocol=True)), "well-formed"),
         ("sender", NORTH.sign(manifest(federation="other")), "was written for"),
         ("sender", NORTH.sign(manifest(site="south")), "was written for"),
         ("sender", NORTH.sign(manifest(sender=AGGREGATOR)), "was written for"),
@@ -77,35 +77,35 @@ FILES = manifest()["files"]
         ("chain", NORTH.sign(manifest(seq=4)), "breaks the chain"),
         ("chain", NORTH.sign(manifest(seq=6)), "breaks the chain"),
         ("chain", NORTH.sign(manifest(previous="cc" * 32)), "breaks the chain"),
-        ("contents", NORTH.sign(manifest(files={})), "does not list what every update has: metrics.csv"),
+        ("files", NORTH.sign(manifest(files={})), "does not list what every update has: metrics.csv"),
         (
-            "contents",
+            "files",
             NORTH.sign(manifest(files=FILES | {"extra.py": FILES["metrics.csv"]})),
             "lists what no update has: extra.py",
         ),
         (
-            "contents",
+            "files",
             NORTH.sign(manifest(files=FILES | {"../escape": FILES["metrics.csv"]})),
             "lists what no update has: ../escape",
         ),
         (
-            "contents",
+            "record",
             NORTH.sign(manifest(note="hello")),
             "well-formed Manifest record: note: is not a known",
         ),
         (
-            "contents",
+            "record",
             NORTH.sign(manifest(created="2026-02-31T99:00:00Z")),
             "created: must be a time in UTC, as in 2026-",
         ),
-        ("hash", b"", "is empty"),
+        ("form", b"", "is empty"),
         (
-            "hash",
+            "form",
             b'{"a":1' + b"0" * 5000 + b"}",
             "holds the number 10000000000000000000…; only integers of at most 2^53",
         ),
-        ("hash", b'{"a":-9007199254740992}', "holds the number -9007199254740992; only integers of at most 2^53 - 1"),
-        ("hash", b'{"a":0.' + b"1" * 5000 + b"}", "holds the number 0.111111111111111111…; only integers"),
+        ("form", b'{"a":-9007199254740992}', "holds the number -9007199254740992; only integers of at most 2^53 - 1"),
+        ("form", b'{"a":0.' + b"1" * 5000 + b"}", "holds the number 0.111111111111111111…; only integers"),
     ],
 )
 def test_each_step_refuses(step: str, content: bytes, reason: str) -> None:
@@ -123,7 +123,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"previous": "cc" * 32}, "breaks the chain"),
     ({"in_reply_to": "cc" * 32}, "does not answer"),
 ]
-"""Steps 4 to 9, in the order that trust.py states: what each finds, and how it says so."""
+"""Steps 6 to 11, in the order that trust.py states: what each finds, and how it says so."""
 
 
 @pytest.mark.parametrize("first", range(len(FAULTS)), ids=[reason for _, reason in FAULTS])

@@ -22,7 +22,7 @@ STALL_S = 2.0
 POLL_S = 0.1  # for the daemons' own configuration
 
 DEFAULTS: tuple[tuple[Any, dict[str, float]], ...] = (
-    (retrying.RetryingFolder.__init__, {"first_wait_s": 0.01, "longest_wait_s": 0.1, "standing_wait_s": 0.05}),
+    (retrying.RetryingFolder.__init__, {"first_wait_s": 0.01, "longest_wait_s": 0.1, "action_required_wait_s": 0.05}),
     (webdav.WebDavFolder.__init__, {"stall_s": STALL_S}),
 )
 CONSTANTS: tuple[tuple[Any, str, float], ...] = (

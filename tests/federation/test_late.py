@@ -237,7 +237,7 @@ def test_an_answer_that_is_said_to_be_late_and_was_not_is_found(tmp_path: Path) 
 def test_another_weight_of_a_late_answer_is_found(tmp_path: Path) -> None:
     played = lying(tmp_path, {("north", 1), ("north", 2)}, 2, of_round=1, weight="0.25")
     differs = [step for step in replayed(played.folders, "octa-1") if step.outcome == "differs"]
-    assert ("verdict on the answer of north to round 1", "weight is told as 0.25, and is 0.3333333333333333") in [
+    assert ("verdict on the answer of north to round 1", "weight is reported as 0.25, and is 0.3333333333333333") in [
         (step.what, step.detail) for step in differs
     ]
 

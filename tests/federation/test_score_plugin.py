@@ -89,7 +89,7 @@ def test_a_run_of_a_built_in_task_tells_it(wheel: Plugin, tmp_path: Path) -> Non
     exported, images = tmp_path / "exported", federation.data_of("heldout")
     aggregator("export", "test-run", "--work", federation.aggregator, "--output", exported)
     told = aggregator("evaluate", images, "--model", exported, "--json")
-    assert "warning: brier: not told; install the plug-in's wheel, and pass --with-plugins to run it" in told.stderr
+    assert "warning: brier: not reported; install the plug-in's wheel, and pass --with-plugins to run it" in told.stderr
     assert "brier" not in json.loads(told.stdout) and "brier" not in sys.modules
     told = aggregator("evaluate", images, "--model", exported, "--json", "--with-plugins")
     assert 0 < json.loads(told.stdout)["brier"] < 2

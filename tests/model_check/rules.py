@@ -12,7 +12,7 @@ from aggregator import rounds as aggregator_rounds
 from shared.exchange.names import MessageRef
 from shared.exchange.order import Exchange, Linked, ending, ending_of
 from site_client import rounds as site_rounds
-from tests.model_check.state import RUN
+from tests.model_check.state import RUN, RUNS
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,11 @@ class Rules:
     rounds_need_no_look: bool = False
     aborts_untold: bool = False
     crossings_undefined: bool = False
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The runs that are played, one after the other."""
+        return RUNS if self.queue else (RUN,)
 
     @property
     def is_symmetric(self) -> bool:

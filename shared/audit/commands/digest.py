@@ -72,7 +72,7 @@ def command(
 
 
 def _compare(signed: Path, found: closing.Closing, signer: str | None, *, as_json: bool) -> int:
-    """Say what a signed statement says of these manifests; return the exit code."""
+    """Print how a signed statement compares with these manifests; return the exit code."""
     with signed.open("rb") as file:
         compared = closing.check(file.read(MAX_RECORD_BYTES + 1), found, signer, shown_as=str(signed))
     for line in (compared.whose, *([*compared.differs, *compared.unchecked] or ["is of these very manifests"])):

@@ -37,7 +37,7 @@ class Opened(Record):
     run_key: Digest | None
 
     def folder(self) -> LocalFolder:
-        """Return it as a folder."""
+        """Return the folder, opened as this process reads it."""
         return (MirroredFolder if self.is_mirror else LocalFolder)(self.root)
 
 

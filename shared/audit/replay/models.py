@@ -36,15 +36,15 @@ class Models(RunFiles):
         """SHA-256 of each aggregate in the plain form, by round and site."""
 
     def configuration(self) -> RunConfiguration:
-        """As offered."""
+        """Return the run's configuration as offered."""
         return self._run
 
     def sharing(self) -> Sharing:
-        """As offered."""
+        """Return what travels in the run, as offered."""
         return self._sharing
 
     def agreed(self, round_no: int) -> int:
-        """Return what is tried at present."""
+        """Return the number of sites that had agreed which is tried at present."""
         return self.agreed_so_far
 
     def forget(self, round_no: int) -> None:

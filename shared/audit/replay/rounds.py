@@ -142,7 +142,7 @@ class Replayer:
             elif verdict.late is not None:
                 what = f"answer of {site} to round {number - 1}, which came late"
                 yield Step(
-                    number, what, "differs", "it is told of, and is not here, or has a verdict that says otherwise"
+                    number, what, "differs", "it is reported, and is not here, or has a verdict that says otherwise"
                 )
         limit = yield from self._limit(found)
         left = {site for site, verdict in found.verdicts.items() if verdict.status == "withdrawn"}
@@ -184,7 +184,7 @@ class Replayer:
             message: the answer: to this round, or one to the round before that came late.
 
         Returns:
-            What came out; with the score as told where it cannot be measured.
+            What came out; with the score as reported if it cannot be measured.
         """
         number, told, of_round = found.number, found.verdicts[site], message.ref.round_no
         what = f"answer of {site}" if of_round == number else f"answer of {site} to round {of_round}, which came late"
@@ -224,7 +224,7 @@ class Replayer:
         return all(self._models.aggregate_path(aggregate).exists() for aggregate in aggregates)
 
     def _look_into(self, model: Path, shown_as: str) -> None:
-        """Demand a model of the run; what it scores is measured where the held-out images are, and compared there."""
+        """Check that a file is a model of the run; if the held-out images are here, score it and compare."""
         load_checked(self._network, self._sharing.shared, model, shown_as)
 
     def _score(self, site: str, found: Round, told: str | None, model: Path, shown_as: str) -> Iterator[Step]:
@@ -235,16 +235,18 @@ class Replayer:
         if told is None:
             yield Step(found.number, what, "differs", "the verdict tells none, though nothing is wrong with the answer")
         elif self._heldout is None:
-            yield lacking(found.number, what, f"the held-out images are not here (--heldout); {told} is taken as told")
+            yield lacking(
+                found.number, what, f"the held-out images are not here (--heldout); {told} is taken as reported"
+            )
         else:
             score = self._heldout.score(model, shown_as) or 0.0
             if decimal_text(score) == told:
                 yield Step(found.number, what, "same", told)
             elif abs(score - finite(told)) <= SCORES_AGREE:
-                detail = f"{told} was told, {decimal_text(score)} measured here: within {SCORES_AGREE}"
+                detail = f"{told} was reported, {decimal_text(score)} measured here: within {SCORES_AGREE}"
                 yield Step(found.number, what, "same", f"{detail}, as another platform may round")
             else:
-                yield Step(found.number, what, "differs", f"{told} was told, {decimal_text(score)} measured here")
+                yield Step(found.number, what, "differs", f"{told} was reported, {decimal_text(score)} measured here")
 
     def _limit(self, found: Round) -> Generator[Step, None, float | None]:
         """Yield what a score had to exceed: what follows from an aggregate is measured again, if it can be.
@@ -262,11 +264,11 @@ class Replayer:
         if self._heldout is None or not aggregate.exists():
             is_not = f"aggregate {found.number - 1} is not here"
             why = "the held-out images are not here (--heldout)" if self._heldout is None else is_not
-            yield lacking(found.number, what, f"{why}; {told[0]} is taken as told")
+            yield lacking(found.number, what, f"{why}; {told[0]} is taken as reported")
             return limit
         measured = self._heldout.limit(aggregate, tolerance)
         agree = abs(measured - limit) <= SCORES_AGREE
-        platform = "" if measured == limit else f" was told, {measured} measured here"
+        platform = "" if measured == limit else f" was reported, {measured} measured here"
         yield Step(found.number, what, "same" if agree else "differs", f"{told[0]}{platform}")
         return limit
 
@@ -326,7 +328,7 @@ class Replayer:
                     yield _compared_late(number, site, told.late, verdict.late)
                 continue
             differing = [
-                f"{name} is told as {getattr(told, name)}, and is {getattr(verdict, name)}"
+                f"{name} is reported as {getattr(told, name)}, and is {getattr(verdict, name)}"
                 for name in (
                     "run",
                     "round",
@@ -399,7 +401,7 @@ class Replayer:
         yield Step(number, what, "same", f"{shares}{of_agreed}: {digest}")
 
     def _missing_of_shares(self, found: Round) -> str | None:
-        """What the shares in a round follow from and is not here, or may not be; None where nothing is missing."""
+        """Return what the shares in a round follow from and is missing here, or may be; None if nothing is missing."""
         for site, verdict in sorted(found.verdicts.items()):
             if verdict.status not in SOUND and not verdict.share:
                 continue
@@ -455,7 +457,7 @@ class Replayer:
 def _compared_late(number: int, site: str, told: CameLate, computed: CameLate) -> Step:
     """Return whether what a verdict tells of the answer to the round before is what comes out of that here."""
     parts = {name: (getattr(told, name), getattr(computed, name)) for name in ("score", "weight")}
-    differing = [f"{name} is told as {one}, and is {other}" for name, (one, other) in parts.items() if one != other]
+    differing = [f"{name} is reported as {one}, and is {other}" for name, (one, other) in parts.items() if one != other]
     detail = "; ".join(differing) or (f"it counts here, weight {told.weight}" if told.weight else told.reason)
     what = f"verdict on the answer of {site} to round {number - 1}"
     return Step(number, what, "differs" if differing else "same", detail)
@@ -468,7 +470,7 @@ def _reason_of(told: Verdict | CameLate) -> str:
 
 
 def _is_left_out(told: Verdict, computed: Verdict) -> bool:
-    """Return whether a verdict has omitted what counts by itself, though its score was told."""
+    """Return whether a verdict has omitted what counts by itself, though its score was reported."""
     return told.status == "omitted" and told.score is not None and computed.status in SOUND
 
 

@@ -3,7 +3,7 @@
 Of every round, in this order:
 
     answers     each answer that was in time is checked as the aggregator checks it
-    scores      with the held-out images, each model's score is measured again; without, it is taken as told
+    scores      with the held-out images, each model's score is measured again; without, it is taken as reported
     tolerance   likewise, where what a score had to exceed follows from the last aggregate
     verdicts    accepted or omitted, θ, ε and the weight follow from these, and from how many images a site trains on
     aggregate   the next global model, and what goes with it, follow from the verdicts' weights and what was sent;
@@ -269,11 +269,11 @@ class _Replay:
             removed = f"`keep: {run.keep}` has aggregates removed while the run goes on"
             return lacking(0, what, f"{removed}; the scores are the same")
         differing = [
-            f"{name} is told as {getattr(card, name)}, and is {getattr(in_time, name)}"
+            f"{name} is reported as {getattr(card, name)}, and is {getattr(in_time, name)}"
             for name in ("chosen_round", "score_name", "validation", "epsilon")
             if getattr(card, name) != getattr(in_time, name)
         ]
-        return Step(0, what, "differs", "; ".join(differing) or "who took part in which round is told otherwise")
+        return Step(0, what, "differs", "; ".join(differing) or "who took part in which round is reported otherwise")
 
     def _unread(self, found: Mapping[int, Round]) -> str | None:
         """Return the first verdict, or table of a sound answer, that cannot be read here, if there is one."""

@@ -122,7 +122,7 @@ class Reliability(Payload):
 
     @model_validator(mode="after")
     def _tells_what_can_be(self) -> Reliability:
-        """Over few predictions neither count nor score is told; where all or none were wrong, there is no score."""
+        """Check that no count or score is reported over few predictions, and no score if all or none were wrong."""
         n, wrong = self.n, self.n_wrong
         if n.startswith("fewer than ") and (wrong, self.auroc) != (None, None):
             raise ValueError(f"n_wrong, auroc: must be null where n is {n}")

@@ -47,7 +47,7 @@ def _is_public_key(digits: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Any text as a ``Sentence``: one line, nothing that cannot be printed, at most 1000 characters."""
+    """Return any text as a ``Sentence``: one line, nothing that cannot be printed, at most 1000 characters."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:1000]
 
 
@@ -123,12 +123,12 @@ AnyPayload = TypeVar("AnyPayload", bound=Payload)
 
 
 def now_text() -> str:
-    """Return the time now, UTC, to the second. Informs people; nothing is decided by it."""
+    """Return the time now, UTC, to the second, for people; nothing is decided by it."""
     return time_text(datetime.now(UTC).timestamp())
 
 
 def time_text(timestamp: float) -> str:
-    """Seconds since 1970 as UTC, to the second."""
+    """Return seconds since 1970 as UTC, to the second."""
     return datetime.fromtimestamp(timestamp, UTC).strftime(_TIME_FORM)
 
 

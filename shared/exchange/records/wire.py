@@ -26,7 +26,7 @@ class Wire(Record):
     compression: Literal["none", "zstd"] = "none"
 
     def of(self, kind: Kind, name: str) -> Wire:
-        """The form of one file of a message: a run's form says nothing of other files than its rounds' weights."""
+        """Return the form of one file of a message: a run's form applies only to the weights of its rounds."""
         if (kind, name) == ("round", GLOBAL_MODEL):
             return self.model_copy(update={"difference": False})
         return self if (kind, name) == ("update", SITE_MODEL) else PLAIN
@@ -41,7 +41,7 @@ Encrypt = Literal["none", "weights", "all"]
 
 
 def encrypts(encrypt: Encrypt, name: str) -> bool:
-    """Return whether a payload of this name is one of them."""
+    """Return whether a run with this choice encrypts a payload of this name."""
     return encrypt == "all" or (encrypt == "weights" and is_weights(name))
 
 

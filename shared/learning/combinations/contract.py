@@ -35,11 +35,14 @@ class Rule:
         return list(sites)
 
     def average(self, values: Iterable[Array], weights: Sequence[float]) -> Array:
-        """Return one number for each that the sites sent.
+        """Return one number for each that the sites sent: (n,) float64.
 
         Args:
             values: (n,) of each site; consumed one at a time.
             weights: of each site, summing to 1.
+
+        Raises:
+            ValueError: there are no values.
         """
         total: Array | None = None
         for weight, array in zip(weights, values, strict=True):

@@ -21,7 +21,7 @@ from shared.learning.combinations.contract import Rule
 
 
 class Krum(Rule):
-    """See above.
+    """The rule that this module describes.
 
     Args:
         hostile: f, >= 1.

@@ -15,14 +15,14 @@ from shared.learning.combinations.contract import Array, Rule
 
 
 class Median(Rule):
-    """See above."""
+    """The rule that this module describes."""
 
     fewest = 3
     weighs = False
     compares_all = True
 
     def average(self, values: Iterable[Array], weights: Sequence[float]) -> Array:
-        """Return the median of each number."""
+        """Return the median of each number: (n,) of each site -> (n,)."""
         ordered = np.sort(np.stack(list(values)), axis=0)  # (S, n)
         count = len(ordered)
         middle: Array = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2

@@ -16,7 +16,7 @@ from shared.learning.combinations.contract import Array, Rule
 
 
 class TrimmedMean(Rule):
-    """See above.
+    """The rule that this module describes.
 
     Args:
         cut: β, in (0, 0.5).
@@ -30,7 +30,7 @@ class TrimmedMean(Rule):
         self.fewest = next(sites for sites in count(1) if self._at_each_end(sites))
 
     def average(self, values: Iterable[Array], weights: Sequence[float]) -> Array:
-        """Return the trimmed mean of each number."""
+        """Return the trimmed mean of each number: (n,) of each site -> (n,)."""
         ordered = np.sort(np.stack(list(values)), axis=0)  # (S, n)
         cut = self._at_each_end(len(ordered))
         middle: Array = ordered[cut : len(ordered) - cut].mean(axis=0)

@@ -91,8 +91,9 @@ class Augmentation(BaseModel):
         return (self.copies + self.originals) * self.crops_per_copy
 
     def for_images(self, count: int) -> Augmentation:
-        """The same at a site that trains on so many images: of each there are as many crops, and of all of them no more
-        than ``per_epoch`` where that leaves one of each copy.
+        """Return this augmentation for a site that trains on ``count`` images: as many crops of each.
+
+        All images together have at most ``per_epoch`` crops, if that leaves one of each copy.
         """
         if self.crops is None or self.crops.per_epoch is None:
             return self
@@ -172,7 +173,7 @@ def augment_photograph(image: NDArray[np.uint8], augmentation: Augmentation, see
 
 
 def _steps(augmentation: Augmentation, seed: int) -> Any:
-    """imgaug's augmenter, ready for one image.
+    """Return imgaug's augmenter, ready for one image.
 
     A step that would change nothing takes time all the same, so that another stands in its place: every step's draws
     follow from its place in the row.

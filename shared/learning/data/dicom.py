@@ -31,12 +31,20 @@ _MOST_DICOM_PIXELS = 89_478_485  # as many as Pillow takes of the other formats
 
 
 def read_any_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
-    """The stored values of one image of any kind; what is returned and raised is as for the two functions."""
+    """Return the stored values of one image, by ``read_dicom_levels`` or, for any other file, ``images.read_levels``.
+
+    Returns:
+        (H, W) or (H, W, 3) uint8 or uint16, and the highest value that their bits allow.
+
+    Raises:
+        DataError: the file is not one image of 8 to 16 bits.
+        DropfedError: it is a DICOM file, and pydicom is not installed.
+    """
     return read_dicom_levels(path) if path.suffix.lower() == ".dcm" else read_levels(path)
 
 
 def read_dicom_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
-    """The stored values of one image, as ``images.read_levels`` gives them; an inverted grey image is turned back.
+    """Return the stored values of one image, as ``images.read_levels`` does; an inverted grey image is turned back.
 
     Returns:
         (H, W) or (H, W, 3) uint8 or uint16, and the highest value that their bits allow.

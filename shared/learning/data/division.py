@@ -212,7 +212,7 @@ def _lots(blocks: Sequence[Block], folders: Folders, secret: bytes = b"") -> lis
 
 
 def _together(units: Sequence[tuple[str, Unit]]) -> list[list[tuple[str, Unit]]]:
-    """Units by what binds them: a file that they share, or a group of their folder."""
+    """Return the units by what binds them: a file that they share, or a group of their folder."""
     above = list(range(len(units)))
 
     def root_of(place: int) -> int:
@@ -234,7 +234,7 @@ def _together(units: Sequence[tuple[str, Unit]]) -> list[list[tuple[str, Unit]]]
 
 
 def _grouped(lots: Iterable[_Lot]) -> dict[tuple[_Place, Kinds], list[_Lot]]:
-    """Lots by place and class, in an order that does not depend on theirs."""
+    """Return the lots by place and class, in an order that does not depend on theirs."""
     grouped: dict[tuple[_Place, Kinds], list[_Lot]] = defaultdict(list)
     for lot in lots:
         grouped[lot.place, lot.kinds].append(lot)
@@ -242,7 +242,7 @@ def _grouped(lots: Iterable[_Lot]) -> dict[tuple[_Place, Kinds], list[_Lot]]:
 
 
 def _classes_with_own_blocks(lots: Iterable[_Lot]) -> set[tuple[tuple[str, ...], Kinds]]:
-    """By folders: the classes of which there are blocks dealt before, as far as these are still there."""
+    """Return, by folders, the classes that have blocks of earlier divisions, as far as these are still there."""
     of_block: dict[int, set[tuple[tuple[str, ...], Kinds]]] = defaultdict(set)
     for lot in lots:
         for number in lot.blocks:
@@ -251,7 +251,7 @@ def _classes_with_own_blocks(lots: Iterable[_Lot]) -> set[tuple[tuple[str, ...],
 
 
 def _filled(lots: Iterable[_Lot], least: int) -> tuple[list[list[_Lot]], list[_Lot]]:
-    """Blocks of lots of one place, each with as few as will do, and what is left over."""
+    """Return blocks of lots of one place, each with as few as will do, and the lots that are left over."""
     filled: list[list[_Lot]] = []
     left: list[_Lot] = []
     for lot in sorted(lots, key=lambda lot: lot.order):
@@ -272,7 +272,7 @@ def _block(lots: Iterable[_Lot]) -> Block:
 
 
 def _extended(block: Block, touching: Sequence[_Lot], least: int) -> Block:
-    """A block dealt before, with its members in each further folder in which all of it lies and nothing belongs to it.
+    """Extend an earlier block with its members in each further folder that holds all of it and no other image of them.
 
     Args:
         touching: the lots that hold a file of it.

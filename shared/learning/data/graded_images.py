@@ -65,12 +65,12 @@ class GradedFolder:
 
 
 def read_graded(root: Path, side: int) -> GradedFolder:
-    """Reads every image of a folder with its grade.
+    """Read every image of a folder with its grade.
 
     All images are kept, ``side``² · 3 bytes each.
 
     Args:
-        root: a data folder, see above.
+        root: a data folder, as this module describes it.
         side: of each image, in pixels.
 
     Raises:
@@ -104,7 +104,7 @@ def graded_units(root: Path) -> list[Unit]:
 
 
 def read_colour(path: Path, side: int) -> NDArray[np.uint8]:
-    """Reads one image as a square: scaled, its shape kept, into the middle of a black one.
+    """Read one image as a square: scaled, its shape kept, into the middle of a black one.
 
     Each new pixel is the mean over the area that it covers; an image that is enlarged is interpolated linearly. Grey
     becomes three equal channels. More than 8 bits are scaled to 8 on the fixed range of their depth.
@@ -276,5 +276,5 @@ def _read_names(path: Path, problems: list[str]) -> tuple[str, ...]:
 
 
 def _shown(text: str) -> str:
-    """Text from a file as part of a sentence: in quotes, without line breaks, not too long."""
+    """Return text from a file as part of a sentence: in quotes, without line breaks, not too long."""
     return repr(text if len(text) <= _LONGEST_NAME else text[:_LONGEST_NAME] + "…")

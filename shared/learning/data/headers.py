@@ -77,7 +77,7 @@ def _of_dicom(path: Path) -> list[str]:
 
 
 def _of_wave(path: Path) -> list[str]:
-    """RIFF: blocks of a name of four letters, a length, and a content filled up to an even length."""
+    """Return what a RIFF file says beside its sound: its blocks have a name, a length, and an even number of bytes."""
     found = set()
     with path.open("rb") as file:
         file.seek(12)

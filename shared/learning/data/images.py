@@ -67,7 +67,7 @@ class ImagePair:
 def read_pairs(
     root: Path, classes: int, longer_side: int | None = None, of_levels: OfLevels = grey_of
 ) -> list[ImagePair]:
-    """Reads every image of a folder with its mask, sorted by stem.
+    """Read every image of a folder with its mask, sorted by stem.
 
     Args:
         root: a folder with ``images`` and ``masks``.
@@ -131,7 +131,7 @@ def _list_pairs(root: Path, problems: list[str]) -> dict[str, tuple[Path, Path]]
 
 
 def _without(files: Sequence[Path], kind: str, partner: str) -> list[str]:
-    """Say which files have no partner: of a few each, of many how many they are."""
+    """Return which files have no partner: each by name if they are few, else their number."""
     if len(files) <= _MOST_SAID:
         remedy = f"or remove the {kind}"
         return [f"{short_name(path)}: has no {partner}; add {partner}s/{path.stem}.png {remedy}." for path in files]
@@ -172,7 +172,7 @@ def odd_masks(root: Path, classes: int) -> OddMasks:
 
 
 def read_image(path: Path) -> NDArray[np.float32]:
-    """Reads one image as one grey channel, on the fixed range of the file's bit depth.
+    """Read one image as one grey channel, on the fixed range of the file's bit depth.
 
     Of a colour image the green channel is taken, not the luminance: blood absorbs green most, so vessels and lesions
     stand out there, while red is often saturated and blue noisy. A grey image that was saved as colour has its grey in
@@ -188,7 +188,7 @@ def read_image(path: Path) -> NDArray[np.float32]:
 
 
 def read_mask(path: Path, classes: int) -> NDArray[np.uint8]:
-    """Reads one mask.
+    """Read one mask.
 
     Where it tells two classes apart, every value but 0 is the second in PNG and TIFF, so that masks of 0 and 1, of 0
     and 255 and of numbered classes all work. JPEG blurs 0 into small numbers beside each edge: there a pixel is set
@@ -225,7 +225,7 @@ def brightest(levels: NDArray[np.integer]) -> NDArray[np.integer]:
 def scale_to(
     image: NDArray[np.float32], mask: NDArray[np.uint8], longer_side: int
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Scales an image and its mask so that the longer side has so many pixels; the shape is kept.
+    """Scale an image and its mask so that the longer side has so many pixels; the shape is kept.
 
     The image is interpolated linearly over the area that each new pixel covers; a pixel of the new mask is of the class
     that covers most of it, of equals the higher.
@@ -312,7 +312,7 @@ def files_by_stem(folder: Path, problems: list[str], extensions: Sequence[str] =
 
 
 def list_images(path: Path, extensions: Sequence[str] = EXTENSIONS) -> list[Path]:
-    """Images without labels: one file, or the files of a folder in order of their names.
+    """Return images without labels: one file, or the files of a folder in order of their names.
 
     Args:
         extensions: as for ``files_by_stem``.
@@ -336,7 +336,7 @@ def list_images(path: Path, extensions: Sequence[str] = EXTENSIONS) -> list[Path
 
 
 def unlabelled_units(path: Path, extensions: Sequence[str] = EXTENSIONS) -> list[Unit]:
-    """Images without labels, by the bytes of their files; arguments and errors as of ``list_images``."""
+    """Return images without labels, by the bytes of their files; arguments and errors as for ``list_images``."""
     return [Unit(file.stem, (hashed(file),), "") for file in list_images(path, extensions)]
 
 
@@ -346,7 +346,10 @@ def not_hidden(folder: Path) -> list[Path]:
 
 
 def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
-    """Return the stored values, (H, W) or (H, W, 3), and the highest value that their bit depth allows.
+    """Return the stored values of one image, and the highest value that their bit depth allows: 255 or 65535.
+
+    Returns:
+        (H, W) or (H, W, 3) uint8 or uint16, and that value.
 
     Raises:
         DataError: the file cannot be read as one image of 8 or 16 bits.
@@ -375,7 +378,7 @@ def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """What to say of a file that a library cannot read as an image: on one line, of its path only ``folder/name``."""
+    """Return the error for a file that cannot be read as an image: one line, with only ``folder/name`` of its path."""
     if _is_dicom(path) and path.suffix.lower() != ".dcm":
         remedy = f"call it {path.stem}.dcm where the task takes DICOM, or export it as PNG"
         return DataError([f"{short_name(path)}: is a DICOM file, though it is called {path.suffix}; {remedy}."])
@@ -392,7 +395,7 @@ def _is_dicom(path: Path) -> bool:
 
 
 def short_name(path: Path) -> str:
-    """``folder/name``, which is all of a path that an error may show."""
+    """Return ``folder/name``, which is all of a path that an error may show."""
     return f"{path.parent.name}/{path.name}"
 
 

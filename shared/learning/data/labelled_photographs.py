@@ -34,10 +34,12 @@ def read_labelled(
     read: Callable[[Path], NDArray[np.uint8]],
     extensions: Sequence[str] = GRADED_EXTENSIONS,
 ) -> list[GradedImage]:
-    """Reads every photograph of a folder, sorted by id; ``grade`` is the place of its label in ``classes``.
+    """Read every photograph of a folder, sorted by id; ``grade`` is the place of its label in ``classes``.
 
     Args:
-        read: reads one file.
+        root: a data folder with ``images`` and ``labels.csv``.
+        classes: the labels that there may be, in the order of their numbers.
+        read: reads one file: (side, side, 3) uint8.
         extensions: in small letters, what the name of a photograph ends in.
 
     Raises:
@@ -137,7 +139,7 @@ _Listed = tuple[dict[str, Path], dict[str, str]]
 
 
 def _require_labelled(root: Path, classes: Sequence[str] | None, extensions: Sequence[str]) -> _Listed:
-    """Return the same as ``_list_labelled``, or raise all that is missing or wrong."""
+    """Return the files and the labels by id, or raise one error about all that is missing or wrong."""
     problems: list[str] = []
     listed = _list_labelled(root, classes, extensions, problems)
     if problems:

@@ -58,7 +58,7 @@ def plain_files(root: Path, classes: Sequence[str] | None) -> list[Listed]:
 
 
 def plain_units(root: Path) -> list[Unit]:
-    """Return the same by the bytes of the files; what lies beside an image is what is said about it.
+    """Return each image as a unit, by the bytes of its files; what lies beside an image counts as its label.
 
     Raises:
         DataError: as for ``plain_files``.

@@ -53,7 +53,7 @@ class Recording:
 
 
 def read_recordings(root: Path, labels: Sequence[str], cut: Cut) -> list[Recording]:
-    """Reads every recording of a folder, sorted by id.
+    """Read every recording of a folder, sorted by id.
 
     Args:
         labels: the names of the classes.
@@ -89,6 +89,10 @@ def recording_units(root: Path) -> list[Unit]:
 
 def read_unlisted(path: Path, extension: str, cut: Cut) -> dict[str, Sequence[NDArray[Any]]]:
     """Return the excerpts of one file, or of each file of a folder, by the file's stem.
+
+    Args:
+        extension: of the files that count, in small letters.
+        cut: cuts a file into excerpts, arrays of whatever shape and type it returns.
 
     Raises:
         DataError: names every file that is none, or unreadable.

@@ -41,7 +41,7 @@ class Scan(GradedImage):
 
 
 def read_scans(root: Path, severities: Sequence[str], referable_from: int, side: int) -> list[Scan]:
-    """Reads every scan of a folder, sorted by id.
+    """Read every scan of a folder, sorted by id.
 
     The three channels are superficial OCTA, deep OCTA, and the greater of the two structural projections; each is
     scaled to [0, 1] by its own least and greatest value, and kept in 8 bits.
@@ -86,7 +86,7 @@ def scan_units(root: Path) -> list[Unit]:
 
 
 def three_channels(pictures: Sequence[NDArray[np.float32]], side: int) -> NDArray[np.uint8]:
-    """Superficial, deep and structural channel of one scan.
+    """Return the superficial, deep and structural channel of one scan.
 
     Args:
         pictures: the four of ``PICTURES``, (H, W) float32 each, of any sizes.

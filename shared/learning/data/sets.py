@@ -79,13 +79,13 @@ def images_in(numbers: Sequence[int], blocks: Blocks) -> int:
 
 
 def _by_file(blocks: Blocks) -> dict[int, SplitName]:
-    """The set that the hospital's own file puts each block into; none for one whose images it has put into several."""
+    """Return the set into which the hospital's own file puts each block; a block whose images it splits has none."""
     of_units = {number: {unit.split for unit in units} for number, units in blocks.items()}
     return {number: name for number, names in of_units.items() for name in names if name and len(names) == 1}
 
 
 def _by_fractions(blocks: Blocks, plan: SplitPlan, seed: int) -> dict[int, SplitName]:
-    """Each block goes into the set that lacks most images; each class into all sets, if it has as many blocks."""
+    """Put each block into the set that lacks most images, and each class into all sets, if it has as many blocks."""
     of_class, mixed = _by_class(blocks, seed)
     set_of: dict[int, SplitName] = {}
     lacking = dict.fromkeys(SPLITS, 0.0)
@@ -108,7 +108,7 @@ def _by_fractions(blocks: Blocks, plan: SplitPlan, seed: int) -> dict[int, Split
 
 
 def _folds(blocks: Blocks, folds: Folds, seed: int) -> dict[int, int]:
-    """The fold of each block, from 0: class by class in turn, so that folds of a class differ by one block at most.
+    """Return the fold of each block, from 0, class by class: folds of a class differ by one block at most.
 
     Raises:
         DataError: there are fewer blocks than folds.
@@ -126,7 +126,7 @@ def _folds(blocks: Blocks, folds: Folds, seed: int) -> dict[int, int]:
 
 
 def _by_class(blocks: Blocks, seed: int) -> tuple[dict[str, list[int]], list[int]]:
-    """The blocks of each class, and mixed ones; the largest first, of one size in an order that the seed decides."""
+    """Return the blocks of each class, and mixed ones, largest first; the seed orders those of one size."""
     of_class: dict[str, list[int]] = defaultdict(list)
     mixed: list[int] = []
     for number in sorted(blocks, key=lambda number: (-len(blocks[number]), seed_for(seed, "block", number))):

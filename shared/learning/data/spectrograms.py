@@ -58,10 +58,15 @@ def cut_spectrograms(
     recording is, but a loud segment of it is brighter than a quiet one.
 
     Args:
-        sound: (T,), at least one segment.
+        sound: (T,) in [-1, 1], at least one segment.
+        rate: samples a second.
+        segment_s: length of a segment, which becomes one picture, in seconds.
+        frame_s: length of a frame, in seconds.
+        highest_hz: the highest frequency of a picture.
+        side: of each picture, in pixels.
 
     Returns:
-        Each (side, side, 3), three equal channels that are one in memory.
+        Each (side, side, 3) uint8, three equal channels that are one in memory.
     """
     length = round(segment_s * rate)
     starts = range(0, len(sound) - length + 1, length)
@@ -73,7 +78,7 @@ def cut_spectrograms(
 
 
 def _log_power(sound: NDArray[np.float64], rate: int, frame_s: float, highest_hz: float) -> NDArray[np.float64]:
-    """(T,) -> (frequencies up to the highest, frames)."""
+    """Return the logarithmic power: (T,) -> (frequencies up to the highest, frames)."""
     length = round(frame_s * rate)
     frames = sliding_window_view(sound, length)[:: length // 2] * np.hanning(length)  # (N, length)
     power = np.abs(np.fft.rfft(frames, axis=1)) ** 2  # (N, length // 2 + 1)
@@ -92,7 +97,13 @@ def _picture(levels: NDArray[np.float32], side: int) -> NDArray[np.uint8]:
 def read_spectrograms(
     path: Path, *, segment_s: float, frame_s: float, highest_hz: float, side: int
 ) -> Sequence[NDArray[np.uint8]]:
-    """Return the pictures of one file; see ``cut_spectrograms``.
+    """Return the pictures of one file, as ``cut_spectrograms`` makes them: (side, side, 3) uint8 each.
+
+    Args:
+        segment_s: length of a segment, which becomes one picture, in seconds.
+        frame_s: length of a frame, in seconds.
+        highest_hz: the highest frequency of a picture.
+        side: of each picture, in pixels.
 
     Raises:
         DataError: it cannot be read, is shorter than a segment, or its rate is too low.

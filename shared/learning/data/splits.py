@@ -96,7 +96,7 @@ class SplitFile:
 
 
 def read_split_file(path: Path, ids: Sequence[str]) -> SplitFile:
-    """Reads ``split.csv``: a column ``id``, see ``unit_of``, and one or both of ``split`` and ``group``.
+    """Read ``split.csv``: a column ``id``, see ``unit_of``, and one or both of ``split`` and ``group``.
 
     Args:
         path: the file.

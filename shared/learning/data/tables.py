@@ -19,7 +19,7 @@ def path_within(root: Path, text: str) -> Path | None:
 
 
 def without_line(file: str, kind: str, names: Sequence[str]) -> list[str]:
-    """Say of which names a table has no line: of a few each, of many how many they are.
+    """Return for which names a table has no line: each if they are few, else their number.
 
     Args:
         kind: what the names are of, with a space behind it; empty where they say it.

@@ -90,7 +90,7 @@ def settled(found: Sequence[Unit], root: Path, pattern: str | None) -> tuple[Uni
 
 
 def _by_content(units: Iterable[Unit]) -> list[list[Unit]]:
-    """Units of the same files together, in the order of their ids."""
+    """Return units of the same files together, in the order of their ids."""
     copies: dict[tuple[str, ...], list[Unit]] = defaultdict(list)
     for unit in sorted(units, key=lambda unit: unit.id):
         copies[unit.contents].append(unit)

@@ -128,7 +128,7 @@ def file_of(name: str) -> Path:
 
 
 def files_behind(method: type[Method]) -> dict[str, Path]:
-    """By name, the file of a method, those of the methods that it extends or goes over, and that of their terms."""
+    """Return, by name, the files of a method, of the methods that it extends or goes over, and of their terms."""
     names = [each.__module__.removeprefix(f"{__name__}.") for each in method.__mro__]
     known = (*method_names(), *REFERENCES, _TERMS)
     return {name: file_of(name) for name in names if name in known}

@@ -9,7 +9,7 @@ from shared.learning.methods.contract import Method
 
 
 class Centralised(Method):
-    """See above."""
+    """The method that this module describes."""
 
     name = "centralised"
     reference = "pooled"

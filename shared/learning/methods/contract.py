@@ -88,8 +88,8 @@ class Local:
         is_first: whether nothing had stayed yet.
         round_no: 1-based.
         batches: the site's images.
-        minimum_count: the fewest images that the site lets anything be told of.
-        images: on which the site trains, as many as it has told.
+        minimum_count: the fewest images that the site lets any number be about.
+        images: on how many the site trains, as it has reported.
         numbers: what the run rounds models to before they travel.
     """
 
@@ -128,11 +128,11 @@ class Local:
         self._numbers = numbers
 
     def moved(self) -> Tensors:
-        """w − x: how far training has moved the shared parameters, by name."""
+        """Return w − x by name: how far training has moved the shared parameters."""
         return {name: w - self.x[name].detach() for name, w in self.received.items()}
 
     def moved_as_sent(self) -> Tensors:
-        """w − x as the aggregator will see it, who has x in the run's form: what both ends sum up must be the same."""
+        """Return w − x as the aggregator, who has x in the run's form, will see it: both ends must sum up the same."""
         return {name: w - self._as_sent(self.x[name].detach()) for name, w in self.received.items()}
 
     def _as_sent(self, tensor: Tensor) -> Tensor:
@@ -141,7 +141,11 @@ class Local:
         return torch.from_numpy(rounded(tensor.cpu().numpy(), self._numbers)).to(tensor.device)
 
     def batches(self, split: Literal["train", "validation"]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield a split's inputs and targets in batches, as they are, on the network's device."""
+        """Yield a split's inputs, (B, C, ...), and targets, (B, ...), in batches, as they are, on the network's device.
+
+        Raises:
+            ValueError: there are no images here.
+        """
         if self._batches is None:
             raise ValueError("there are no images here")
         return self._batches(split)
@@ -185,11 +189,14 @@ class Part(Protocol):
         ...
 
     def before(self, group: str = MODEL) -> Array:
-        """Return what the sites had received, or the aggregator kept."""
+        """Return what the sites had received, or the aggregator kept: (n,) float64."""
         ...
 
     def mean(self, group: str = MODEL) -> Array:
-        """Return what the accepted sites sent, combined by the run's rule: by default their weighted mean."""
+        """Return what the accepted sites sent, combined by the run's rule: (n,) float64.
+
+        By default that is their weighted mean.
+        """
         ...
 
 
@@ -207,15 +214,18 @@ class Sent(Protocol):
         ...
 
     def before(self, group: str = MODEL) -> Array:
-        """Return what the site had received."""
+        """Return what the site had received: (n,) float64."""
         ...
 
     def sent(self, group: str = MODEL) -> Array:
-        """Return what it sent."""
+        """Return what the site sent: (n,) float64."""
         ...
 
     def moved(self) -> Array:
-        """The most that training can have moved the model: |w − x|, and what rounding to the run's numbers hides."""
+        """Return the most that training can have moved the model: (n,) float64, >= 0.
+
+        It is |w − x|, and what rounding to the run's numbers hides.
+        """
         ...
 
 
@@ -239,15 +249,15 @@ class Method(terms.Terms):
     # --- both ends -----------------------------------------------------------------------------------------
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
-        """The network that is trained, a ``Network``; ``build`` gives the task's own, with random weights by number."""
+        """Return the ``Network`` that is trained; ``build`` gives the task's own, with random weights by number."""
         return build(0)
 
     def stays(self, network: nn.Module) -> Iterable[nn.Module]:
-        """Modules that stay at each site, but begin as the aggregator's."""
+        """Return the modules that stay at each site, but begin as the aggregator's."""
         return ()
 
     def personal(self, network: nn.Module) -> Iterable[nn.Module]:
-        """Modules that never leave a site, and whose shapes may be its own."""
+        """Return the modules that never leave a site, and whose shapes may be its own."""
         return ()
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
@@ -268,7 +278,7 @@ class Method(terms.Terms):
         """Make what training needs beside the network, in a round that trains, with the network as it was received."""
 
     def phases(self, network: nn.Module, epochs: int) -> list[list[nn.Parameter]]:
-        """For each epoch of a round, the parameters that it moves; nothing else moves, not by its momentum either.
+        """Return the parameters that each epoch of a round moves; nothing else moves, not by its momentum either.
 
         Args:
             epochs: what the run asks for; what there are is ``Terms.epochs`` of it.
@@ -291,8 +301,9 @@ class Method(terms.Terms):
         return Evidential(self.options.temperature, kl_weight, steps, tempered=self.options.tempered)
 
     def answer(self, local: Local, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The logits of a batch in training, (B, K, ...), and what is added to its loss, or None: a mean over images,
-        of what follows from each image alone.
+        """Return the logits of a batch in training, (B, K, ...), and a term to add to its loss, or None.
+
+        The term is a mean over images of what follows from each image alone.
         """
         return local.network(inputs), None
 
@@ -321,18 +332,25 @@ class Method(terms.Terms):
         return None
 
     def combine(self, part: Part) -> dict[str, Array]:
-        """Return a stretch of the next global model and of what goes with it, by group.
+        """Return a stretch of the next global model and of what goes with it, by group: (n,) float64 each.
 
         It is asked for every tensor of the model that training moves. BatchNorm's statistics are always averaged.
         """
         return {MODEL: part.mean()}
 
     def rows(self, round_no: int, accepted: Mapping[str, Contribution]) -> dict[str, dict[str, float]]:
-        """By site, where each has an aggregate of its own: the accepted sites' weights in it, > 0, summing to 1."""
+        """Return, by site, the accepted sites' weights in its own aggregate, > 0, summing to 1.
+
+        It is empty if all sites share one aggregate.
+        """
         return {}
 
     def settle(self, answers: Mapping[str, Contribution]) -> dict[str, Mapping[str, Array]]:
-        """What goes with the aggregate that a round's answers were measured with, should it be chosen, by group."""
+        """Return what comes with the chosen model, by group and tensor, in the shapes of ``Groups.with_final``.
+
+        Args:
+            answers: to the round with which the chosen aggregate was measured, by site.
+        """
         return {}
 
 

@@ -13,6 +13,6 @@ from shared.learning.methods.fedavg import FedAvg
 
 
 class DataWeightedFed(FedAvg):
-    """See above."""
+    """The method that this module describes."""
 
     name = "dataweightedfed"

@@ -26,7 +26,7 @@ from shared.learning.objectives import Ensemble, Objective
 
 
 class DeepEnsembles(terms.DeepEnsembles, Over):
-    """See above."""
+    """The method that this module describes."""
 
     name = "deep_ensembles"
 
@@ -35,7 +35,7 @@ class DeepEnsembles(terms.DeepEnsembles, Over):
         return SideBySide([build(number) for number in range(self.options.members)])
 
     def phases(self, network: nn.Module, epochs: int) -> list[list[nn.Parameter]]:
-        """All members at once, or each in its turn."""
+        """Return all members at once, or each in its turn."""
         if self.options.batches == "shared":
             return super().phases(network, epochs)
         return [list(member.parameters()) for member in cast(SideBySide, network).members] * epochs

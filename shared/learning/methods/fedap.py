@@ -38,7 +38,7 @@ OWN = 0.5
 
 
 class FedAP(terms.FedAP, FedBN):
-    """See above."""
+    """The method that this module describes."""
 
     name = "fedap"
 
@@ -57,7 +57,7 @@ class FedAP(terms.FedAP, FedBN):
         return bool(self.options.common_model)
 
     def measure(self, local: Local) -> None:
-        """The statistics: measured now, if they never were, or as they are kept."""
+        """Send the statistics: measured now, if they never were, or as they are kept."""
         is_measured = any(vector.any() for vector in local.kept[STATISTICS].values())
         first = 1 if self.options.common_model else self.options.pretrain_rounds + 1
         if local.round_no >= first and not is_measured:
@@ -65,7 +65,7 @@ class FedAP(terms.FedAP, FedBN):
         local.sent[STATISTICS] = local.kept[STATISTICS]
 
     def rows(self, round_no: int, accepted: Mapping[str, Contribution]) -> dict[str, dict[str, float]]:
-        """W, after the rounds of FedBN, of those sites that told their statistics."""
+        """Return W of those sites that reported their statistics, after the rounds of FedBN; before that nothing."""
         if round_no <= self.options.pretrain_rounds:
             return {}
         said = {site: contribution.sent(STATISTICS) for site, contribution in accepted.items()}
@@ -77,7 +77,7 @@ class FedAP(terms.FedAP, FedBN):
 
 
 def statistics(local: Local) -> Tensors:
-    """m and s of each BatchNorm's inputs, ``PATH/mean`` and ``PATH/deviation``, float32, one number a channel.
+    """Return m and s of each BatchNorm's inputs, ``PATH/mean`` and ``PATH/deviation``, float32, one number a channel.
 
     Every value counts alike: those of a channel at all positions of all training images.
     """
@@ -114,7 +114,12 @@ def statistics(local: Local) -> Tensors:
 
 
 def distance(first: Mapping[str, Array], second: Mapping[str, Array]) -> float:
-    """d of two sites' statistics, >= 0."""
+    """Return d of two sites' statistics, >= 0.
+
+    Args:
+        first: by name, (channels,) float32 each, as ``statistics`` returns them.
+        second: of the other site, with the same names and shapes.
+    """
     of_norms: dict[str, float] = {}
     for name in first:
         path = name.rpartition("/")[0]
@@ -123,7 +128,7 @@ def distance(first: Mapping[str, Array], second: Mapping[str, Array]) -> float:
 
 
 def row(site: str, distances: Mapping[str, float]) -> dict[str, float]:
-    """W of one site by that of others, summing to 1: those that are no distance away share what is not its own.
+    """Return W of one site by that of others, summing to 1: those that are no distance away share what is not its own.
 
     Args:
         distances: to each other site, >= 0.
@@ -137,7 +142,7 @@ def row(site: str, distances: Mapping[str, float]) -> dict[str, float]:
 
 
 def _norms(network: nn.Module) -> dict[str, _BatchNorm]:
-    """By path: the BatchNorms whose lists agree at all sites, whatever their classes: those outside the heads."""
+    """Return, by path, the BatchNorms outside the heads, whose lists agree at all sites, whatever their classes."""
     in_heads = {module for head in cast(Network, network).heads for module in head.modules()}
     paths = {module: path for path, module in network.named_modules()}
     return {paths[norm]: norm for norm in batch_norms(network) if norm not in in_heads}

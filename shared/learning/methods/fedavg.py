@@ -13,11 +13,11 @@ from shared.learning.methods.contract import Contribution, Method
 
 
 class FedAvg(Method):
-    """See above."""
+    """The method that this module describes."""
 
     name = "fedavg"
 
     def weights(self, accepted: Mapping[str, Contribution]) -> dict[str, float]:
-        """n_k / n for each of the accepted sites."""
+        """Return n_k / n for each of the accepted sites."""
         total = sum(contribution.images for contribution in accepted.values())
         return {site: contribution.images / total for site, contribution in accepted.items()}

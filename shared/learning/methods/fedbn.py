@@ -17,11 +17,11 @@ from shared.learning.methods.fedavg import FedAvg
 
 
 class FedBN(FedAvg):
-    """See above."""
+    """The method that this module describes."""
 
     name = "fedbn"
     about_batch_norm = True
 
     def stays(self, network: nn.Module) -> Iterable[nn.Module]:
-        """BatchNorm stays, with its statistics."""
+        """Return the BatchNorms, which stay at the site with their statistics."""
         return batch_norms(network)

@@ -30,12 +30,12 @@ TOTAL = "total-drift"
 
 
 class FedDC(terms.FedDC, Scaffold):
-    """See above."""
+    """The method that this module describes."""
 
     name = "feddc"
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
-        """SCAFFOLD's; h_k stays besides, and H is the aggregator's."""
+        """Return SCAFFOLD's groups; besides, h_k stays at the site, and H at the aggregator."""
         controls = super().groups(network, sharing)
         return replace(
             controls,
@@ -44,23 +44,23 @@ class FedDC(terms.FedDC, Scaffold):
         )
 
     def correction(self, local: Local) -> Tensors:
-        """α (x − (w − h_k)) + c − c_k."""
+        """Return α (x − (w − h_k)) + c − c_k."""
         h_k, moved, control = local.kept[DRIFT], local.moved(), super().correction(local)
         alpha = self.options.alpha / self.size(local.images)
         return {name: alpha * (h_k[name] - moved[name]) + control[name] for name in h_k}
 
     def taken_off(self, images: int) -> float:
-        """As much of c as was added to each step."""
+        """Return how much of c is taken off c_k: as much as was added to each step."""
         return 1 / self.size(images)
 
     def finish(self, local: Local) -> None:
-        """h_k, c_k⁺, and how c_k changed."""
+        """Compute h_k, c_k⁺, and how c_k changed."""
         super().finish(local)
         h_k, moved = local.kept[DRIFT], local.moved_as_sent()
         local.kept[DRIFT] = {name: h_k[name] - moved[name] for name in h_k}
 
     def combine(self, part: Part) -> dict[str, Array]:
-        """H, w, C and c."""
+        """Return H, w, C and c, (n,) float64 each."""
         mean = part.mean()
         total = part.before(TOTAL) + part.accepted * (mean - part.before())
         return {TOTAL: total, MODEL: mean + total / part.agreed, **self.controls(part)}

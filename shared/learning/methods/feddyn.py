@@ -25,21 +25,21 @@ TOTAL = "total-tilt"
 
 
 class FedDyn(terms.FedDyn, Method):
-    """See above."""
+    """The method that this module describes."""
 
     name = "feddyn"
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
-        """h_k stays; H is the aggregator's."""
+        """Return the groups: h_k stays at the site, H at the aggregator."""
         return Groups(at_site={TILT: sharing.parameters}, at_aggregator={TOTAL: sharing.parameters})
 
     def correction(self, local: Local) -> Tensors:
-        """−h_k + α (x − w)."""
+        """Return −h_k + α (x − w)."""
         h_k, alpha, moved = local.kept[TILT], self._alpha(local), local.moved()
         return {name: -h_k[name] - alpha * moved[name] for name in h_k}
 
     def finish(self, local: Local) -> None:
-        """h_k."""
+        """Update h_k."""
         h_k, alpha, moved = local.kept[TILT], self._alpha(local), local.moved_as_sent()
         local.kept[TILT] = {name: h_k[name] + alpha * moved[name] for name in h_k}
 
@@ -47,7 +47,7 @@ class FedDyn(terms.FedDyn, Method):
         return float(self.options.alpha / self.size(local.images))
 
     def combine(self, part: Part) -> dict[str, Array]:
-        """H and w."""
+        """Return H and w, (n,) float64 each."""
         w, mean, alpha = part.before(), part.mean(), self.options.alpha
         total = part.before(TOTAL) - alpha * part.accepted * (mean - w)
         return {TOTAL: total, MODEL: mean - total / (alpha * part.agreed)}

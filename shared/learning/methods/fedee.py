@@ -1,6 +1,6 @@
 """FedEE (Zhang et al.): early exits of one network are an ensemble, whose members' disagreement says what is uncertain.
 
-    site        loss = Σ_i CE(exit_i) + CE(head), all weights α_i = 1
+    site        loss = Σ_i CE(exit_i) + CE(head), all weights α_i = 1 (protocol 7.4)
                 exits never leave their site; the network travels as the base method has it
     aggregator  as the base method
     use         p = mean over exits and head of their probabilities
@@ -26,7 +26,7 @@ from shared.learning.objectives import Ensemble, Objective
 
 
 class FedEE(terms.FedEE, Over):
-    """See above."""
+    """The method that this module describes."""
 
     name = "fedee"
 
@@ -36,11 +36,13 @@ class FedEE(terms.FedEE, Over):
         Raises:
             ConfigurationError: it has no encoder for exits to follow.
         """
+        # 1. The base's network, whose encoder must have layers that an exit can follow.
         network = super().network(build)
         if not isinstance(network, GradingNetwork) or not network.encoder.exits:
             raise ConfigurationError(
                 ["method: fedee puts exits into an encoder, and this network has no place for one; take another"]
             )
+        # 2. Exits follow the last block of each stage, or an earlier one, as in older runs.
         if self.options.exits == "one_earlier":
             network.encoder.leave_earlier()
         return EarlyExits(network)

@@ -12,10 +12,10 @@ from shared.learning.methods.fedavg import FedAvg
 
 
 class FedProx(terms.FedProx, FedAvg):
-    """See above."""
+    """The method that this module describes."""
 
     name = "fedprox"
 
     def correction(self, local: Local) -> Tensors:
-        """μ (x − w)."""
+        """Return μ (x − w)."""
         return {name: self.options.mu * (local.x[name].detach() - w) for name, w in local.received.items()}

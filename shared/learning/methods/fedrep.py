@@ -23,7 +23,7 @@ from shared.learning.tasks.contract import Network
 
 
 class FedRep(terms.FedRep, FedAvg):
-    """See above."""
+    """The method that this module describes."""
 
     name = "fedrep"
 

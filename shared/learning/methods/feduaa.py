@@ -3,7 +3,7 @@
     site        e = softplus(logits), u = K / Σ(e + 1); loss: Eq. 5 to 8
                 θ_k = argmax of Youden's J over thresholds of "u ≥ θ, so the prediction is wrong", with the received
                 model, before it is trained (Algorithm 1)
-    aggregator  w ← Σ_{k in S} softmax(θ)_k x_k        over all tensors but those of BatchNorm modules
+    aggregator  w ← Σ_{k in S} softmax(θ)_k x_k        over all tensors but those of BatchNorm modules (protocol 7.2)
 
 How many images a site has does not matter. No temperature: with θ in (0, 1] no site weighs more than e times another.
 """
@@ -19,12 +19,12 @@ from shared.learning.uncertainty import reliability_weights
 
 
 class FedUAA(terms.FedUAA, FedBN):
-    """See above."""
+    """The method that this module describes."""
 
     name = "feduaa"
 
     def weights(self, accepted: Mapping[str, Contribution]) -> dict[str, float]:
-        """softmax(θ) over the accepted sites.
+        """Return softmax(θ) over the accepted sites.
 
         Raises:
             ValueError: a site has no θ, or one outside [0, 1].

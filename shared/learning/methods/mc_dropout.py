@@ -29,16 +29,16 @@ class Passes(Ensemble):
     """Passes of one network: its loss is their mean, so that it is the same whether asked once or often."""
 
     def terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """``LOSS`` and what it is made of, each (N,); ``logits`` is (N, M, K)."""
+        """Return ``LOSS`` and what it is made of, each (N,), as the mean over passes; ``logits`` is (N, M, K)."""
         return {name: term / logits.shape[1] for name, term in super().terms(logits, targets).items()}
 
     def image_terms(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Their mean likewise."""
+        """Return the terms about whole images as the mean over passes; ``logits`` is (N, M, K)."""
         return {name: term / logits.shape[1] for name, term in super().image_terms(logits, targets).items()}
 
 
 class McDropout(terms.McDropout, Over):
-    """See above."""
+    """The method that this module describes."""
 
     name = "mc_dropout"
 
@@ -59,5 +59,5 @@ class McDropout(terms.McDropout, Over):
         return DropoutPasses(network, self.options.passes, of_image=self.options.masks == "of_image")
 
     def objective(self, round_no: int, rounds: int) -> Objective:
-        """Return the mean over passes; training has one."""
+        """Return the objective as the mean over passes; training has one."""
         return Passes(super().objective(round_no, rounds))

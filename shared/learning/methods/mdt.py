@@ -9,7 +9,7 @@ read from the image. Not for private runs: what it sends of validation images ha
     use         p = softmax(z / T(x)) with T(x) = 1 + β · φ(x), never outside [0.1, 10]
 
 β is solved for every aggregate, and comes with the chosen one. A segmentation's images are pixels, of which each image
-gives some. A site that may not tell of so few images as it validates on adds nothing to the sums; what it told would
+gives some. A site that may not report on so few images as it validates on adds nothing to the sums: its numbers would
 else be its images' features.
 """
 
@@ -37,7 +37,7 @@ _LARGEST = 1e6  # of a coefficient: far beyond any that leaves T(x) within its b
 
 
 class Mdt(terms.Mdt, FedAvg):
-    """See above."""
+    """The method that this module describes."""
 
     name = "mdt"
     sends_features = True
@@ -49,11 +49,11 @@ class Mdt(terms.Mdt, FedAvg):
         return Tempered(super().network(build))
 
     def personal(self, network: nn.Module) -> Iterable[nn.Module]:
-        """T: training neither moves it nor needs it."""
+        """Return T, which stays at the site: training neither moves it nor needs it."""
         return (cast(Tempered, network).temperature,)
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
-        """Return the normal equations leave, their solution comes with the chosen model."""
+        """Return the groups: the normal equations leave, their solution comes with the chosen model."""
         size = cast(Tempered, network).temperature.coefficients.numel()
         vector, matrix = TensorShape(dtype="F32", shape=[size]), TensorShape(dtype="F32", shape=[size, size])
         return Groups(
@@ -62,7 +62,7 @@ class Mdt(terms.Mdt, FedAvg):
         )
 
     def measure(self, local: Local) -> None:
-        """Σ φ φᵀ and Σ φ (T_k − 1)."""
+        """Compute Σ φ φᵀ and Σ φ (T_k − 1), which leave."""
         features, logits, targets, images = _answers(local)
         ones = torch.ones(len(features), 1, dtype=torch.float64)
         phi = torch.cat([features, ones], dim=1)  # (N, D + 1)
@@ -72,7 +72,7 @@ class Mdt(terms.Mdt, FedAvg):
         local.sent[EQUATIONS] = {"matrix": matrix, "right": right}
 
     def settle(self, answers: Mapping[str, Contribution]) -> dict[str, Mapping[str, Array]]:
-        """β; the shift, the last of it, costs nothing."""
+        """Return β, (D + 1,); its last number, the shift, costs nothing."""
         told = [answer.sent(EQUATIONS) for answer in answers.values()]
         matrix, right = (np.sum([each[name] for each in told], axis=0) for name in ("matrix", "right"))
         penalty = self.options.ridge * np.mean(np.diag(matrix)[:-1])
@@ -81,13 +81,14 @@ class Mdt(terms.Mdt, FedAvg):
         return {TEMPERATURE: {"coefficients": beta.clip(-_LARGEST, _LARGEST)}}
 
     def ready(self, network: nn.Module, state: Mapping[str, Tensors]) -> None:
-        """T(x)."""
+        """Put β into the network's T(x)."""
         cast(Tempered, network).temperature.coefficients.copy_(state[TEMPERATURE]["coefficients"])
 
 
 def _answers(local: Local) -> tuple[Tensor, Tensor, Tensor, int]:
-    """(N, D) features, (N, K) logits, (N,) targets of a site's validation images, float64 but for the targets, all on
-    the CPU, and how many images they are of.
+    """Return features (N, D), logits (N, K) and targets (N,) of a site's validation images, and the images' number.
+
+    All are on the CPU, and float64 but for the targets.
     """
     network = cast(Tempered, local.network)
     found: list[tuple[Tensor, Tensor, Tensor]] = []

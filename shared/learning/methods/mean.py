@@ -12,6 +12,6 @@ from shared.learning.methods.contract import Method
 
 
 class Mean(Method):
-    """See above."""
+    """The method that this module describes."""
 
     name = "mean"

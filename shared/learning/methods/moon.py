@@ -38,7 +38,7 @@ RECEIVED = "received"
 
 
 class Moon(terms.Moon, FedAvg):
-    """See above."""
+    """The method that this module describes."""
 
     name = "moon"
     networks_beside = 2
@@ -57,17 +57,17 @@ class Moon(terms.Moon, FedAvg):
         return Projected(network, self.options.projection)
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
-        """Return the site's own model of before stays."""
+        """Return the groups: the site's own model of the round before stays."""
         return Groups(at_site={PREVIOUS: sharing.shared})
 
     def begin(self, local: Local) -> None:
-        """The two models to compare with."""
+        """Copy the two models to compare with: the received one, and the site's own of the round before."""
         if not local.is_first:
             local.beside = {RECEIVED: _at_rest(local.network), PREVIOUS: _at_rest(local.network)}
             local.beside[PREVIOUS].load_state_dict(local.kept[PREVIOUS], strict=False)
 
     def answer(self, local: Local, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the logits, and μ · ℓ."""
+        """Return the logits, (B, K), and μ · ℓ, a scalar; None in the first round of a site."""
         network = cast(Network, local.network)
         (head,) = network.heads
         features = network.features(inputs)  # (B, D, ...)
@@ -83,7 +83,7 @@ class Moon(terms.Moon, FedAvg):
         )
 
     def finish(self, local: Local) -> None:
-        """The model of before the next round is the present one."""
+        """Keep the present model as the one of before the next round."""
         state = local.network.state_dict()
         local.kept[PREVIOUS] = {name: state[name].detach().clone() for name in local.kept[PREVIOUS]}
 
@@ -104,7 +104,7 @@ def contrast(features: Tensor, received: Tensor, previous: Tensor, temperature: 
 
 
 def _averaged(features: Tensor) -> Tensor:
-    """(B, D, ...) -> (B, D)."""
+    """Average over positions: (B, D, ...) -> (B, D)."""
     return features.flatten(2).mean(dim=2) if features.ndim > 2 else features
 
 

@@ -38,23 +38,23 @@ ROUNDING, OF_WIDEST = 1e-3, 1e-5
 
 
 class Scaffold(terms.Scaffold, Method):
-    """See above."""
+    """The method that this module describes."""
 
     name = "scaffold"
     needs_sgd = True
 
     def groups(self, network: nn.Module, sharing: Sharing) -> Groups:
-        """c comes, the change of c_k leaves, c_k stays; C is the aggregator's."""
+        """Return the groups: c comes, the change of c_k leaves, c_k stays; C is the aggregator's."""
         control = {CONTROL: sharing.parameters}
         return Groups(to_site=control, trained=control, at_site=control, at_aggregator={TOTAL: sharing.parameters})
 
     def correction(self, local: Local) -> Tensors:
-        """c / w_k − c_k."""
+        """Return c / w_k − c_k."""
         c, c_k, w_k = local.state[CONTROL], local.kept[CONTROL], self.size(local.images)
         return {name: c[name] / w_k - c_k[name] for name in c}
 
     def finish(self, local: Local) -> None:
-        """c_k⁺, and how it changed, times w_k."""
+        """Compute c_k⁺, and how it changed, times w_k."""
         c, c_k, moved = local.state[CONTROL], local.kept[CONTROL], local.moved()
         w_k, taken_off = self.size(local.images), self.taken_off(local.images)
         local.kept[CONTROL] = {name: c_k[name] - taken_off * c[name] + moved[name] / local.step_sizes for name in c}
@@ -73,11 +73,11 @@ class Scaffold(terms.Scaffold, Method):
         return None if is_possible.all() else CONTROL
 
     def combine(self, part: Part) -> dict[str, Array]:
-        """w, C and c."""
+        """Return w, C and c, (n,) float64 each."""
         w = part.before()
         return {MODEL: w + self.options.server_rate * (part.mean() - w), **self.controls(part)}
 
     def controls(self, part: Part) -> dict[str, Array]:
-        """C and c."""
+        """Return C and c, (n,) float64 each."""
         total = part.before(TOTAL) + part.accepted * part.mean(CONTROL)
         return {TOTAL: total, CONTROL: total / part.agreed}

@@ -17,11 +17,11 @@ from shared.learning.methods.contract import Contribution, Method
 
 
 class Sequential(terms.Sequential, Method):
-    """See above."""
+    """The method that this module describes."""
 
     name = "sequential"
 
     def weights(self, accepted: Mapping[str, Contribution]) -> dict[str, float]:
-        """1 for one site: of several, the first by name."""
+        """Return 1 for one site: of several, the first by name."""
         chosen = min(accepted)
         return {site: float(site == chosen) for site in accepted}

@@ -9,7 +9,7 @@ from shared.learning.methods.contract import Method
 
 
 class SingleSite(Method):
-    """See above."""
+    """The method that this module describes."""
 
     name = "single_site"
     reference = "alone"

@@ -95,7 +95,7 @@ class Over(Terms):
 
     @classmethod
     def chosen(cls, options: Mapping[str, object], class_of: Callable[[str], type[Terms]]) -> type[Self]:
-        """This method before its base: each ``super()`` here is the base."""
+        """Return a class of this method and the base that the options name: each ``super()`` here is the base."""
         named = options.get("base", cls.Options.model_fields["base"].default)
         if named not in get_args(Base):
             return cls  # whose options say so
@@ -138,7 +138,7 @@ class DeepEnsembles(Over):
         """
 
     def epochs(self, of_run: int) -> int:
-        """Return those of all members."""
+        """Return the epochs of a round, of all members: one after the other if each learns from its own batches."""
         return of_run * (self.options.members if self.options.batches == "own" else 1)
 
 
@@ -200,7 +200,7 @@ class FedRep(Terms):
         """Epochs of the head in each round, before those of the body."""
 
     def epochs(self, of_run: int) -> int:
-        """Return those of the head, and those of the body."""
+        """Return the epochs of a round: those of the head, and those of the body."""
         return cast(int, self.options.head_epochs) + of_run
 
 

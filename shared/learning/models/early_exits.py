@@ -15,7 +15,7 @@ from shared.learning.models.grading_network import GradingNetwork
 
 
 def hidden_widths(exits: int, width: int) -> list[int]:
-    """h_0, h_1, ... of so many exits of an encoder of so many features."""
+    """Return h_0, h_1, ... of so many exits of an encoder of so many features."""
     return [int((1.2**0.5) ** (exits - number) * width) for number in range(exits)]
 
 
@@ -23,12 +23,12 @@ class OverPositions(nn.Module):
     """The mean over all positions, of an image or of a time series."""
 
     def forward(self, values: Tensor) -> Tensor:
-        """(B, c, ...) -> (B, c)."""
+        """Average over positions: (B, c, ...) -> (B, c)."""
         return over_positions(values)
 
 
 def exit_block(channels: int, hidden: int, classes: int) -> nn.Sequential:
-    """(B, channels, ...) -> (B, classes)."""
+    """Return a block: (B, channels, ...) -> (B, classes)."""
     return nn.Sequential(
         OverPositions(),
         nn.Flatten(),
@@ -49,6 +49,7 @@ class EarlyExits(nn.Module):
         super().__init__()
         self.classes = network.classes
         self.network = network
+        # One exit for each layer that the encoder lets out, in the order of the forward pass: i = 0 is the earliest.
         channels = network.encoder.exits.values()
         widths = hidden_widths(len(channels), network.encoder.width)
         self.exits = nn.ModuleList(
@@ -61,7 +62,8 @@ class EarlyExits(nn.Module):
         return self.network.heads
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits: (B, C, ...) -> (B, M, classes)."""
+        """Return the logits of all exits: (B, C, ...) -> (B, M, classes)."""
+        # One forward pass of the encoder; each exit answers by what it follows, and the head by the last features.
         *early, features = self.network.encoder.stages(inputs)
         members = [leave(seen) for leave, seen in zip(self.exits, early, strict=True)]
         return torch.stack([*members, self.network.head(features)], dim=1)

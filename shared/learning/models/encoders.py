@@ -142,7 +142,7 @@ class Encoder(nn.Module):
         return self
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Features of each input.
+        """Return the features of each input.
 
         Args:
             inputs: (B, 3, H, W), H and W at least 32, for the encoders of images; ImageNet's weights expect its mean
@@ -152,7 +152,7 @@ class Encoder(nn.Module):
             (B, width).
         """
         for values in self.stages(inputs):
-            features = values  # the last; what came before it is let go
+            features = values  # the last; those before it are freed
         return features
 
     def positions(self, inputs: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ def over_positions(values: Tensor) -> Tensor:
 
 
 def _in_a_row(layers: nn.Module) -> Iterator[nn.Module]:
-    """Layers in the order in which they are passed, those of a row within the row too."""
+    """Yield layers in the order in which they are passed, those of a row within the row too."""
     for layer in layers.children():
         yield from _in_a_row(layer) if isinstance(layer, nn.Sequential) else (layer,)
 
@@ -224,7 +224,7 @@ def build_encoder(name: str, side: int = 224, levels: Levels = IMAGENET) -> Enco
 
 
 def load_imagenet_weights(encoder: Encoder, name: str, folders: Sequence[Path]) -> str:
-    """Fills an encoder with torchvision's ImageNet weights from a file that is there already; fetches nothing.
+    """Fill an encoder with torchvision's ImageNet weights from a file that is there already; fetch nothing.
 
     Args:
         encoder: what ``build_encoder(name)`` gave.
@@ -287,7 +287,9 @@ def _torchvision(name: str) -> Encoder:
 
 
 def _small(name: str) -> Encoder:
-    """Four times 3×3 convolution, BatchNorm, ReLU and max-pool: 97,000 parameters, for tests and demonstrations.
+    """Return an encoder of four times 3×3 convolution, BatchNorm, ReLU and max-pool, for tests and demonstrations.
+
+    It has 97,000 parameters.
 
     ``plain`` has no BatchNorm, and a bias in its place.
     """

@@ -34,7 +34,7 @@ class SideBySide(nn.Module):
         return tuple(head for member in self._networks for head in member.heads)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits: (B, M, K, ...); in training of those members alone that learn now."""
+        """Return the logits, (B, M, K, ...); in training of those members alone that learn now."""
         learning = [member for member in self.members if any(each.requires_grad for each in member.parameters())]
         asked = learning if self.training and learning else list(self.members)
         return torch.stack([member(inputs) for member in asked], dim=1)
@@ -73,7 +73,7 @@ class DropoutPasses(nn.Module):
         return cast(Network, self.network).heads
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits: (B, passes, K, ...); in training one pass, (B, 1, K, ...)."""
+        """Return the logits, (B, passes, K, ...); in training one pass, (B, 1, K, ...)."""
         if self.training:
             return torch.stack([self.network(inputs)], dim=1)
         try:

@@ -34,7 +34,7 @@ class EncoderAndHead(nn.Module):
         return (self.head,)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits: (B, C, ...) -> (B, K)."""
+        """Return the logits: (B, C, ...) -> (B, K)."""
         logits: Tensor = self.head(self.features(inputs))
         return logits
 

@@ -40,7 +40,7 @@ class LowRankUpdate(nn.Module):
         self.b = nn.Parameter(weight.new_zeros(weight.shape[0], rank))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """(out, in) -> (out, in)."""
+        """Return the weight with its low-rank update: (out, in) -> (out, in)."""
         return torch.addmm(weight, self.b, self.a)
 
 

@@ -33,9 +33,9 @@ class NamedTensors(nn.Module):
         return ()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return what comes in."""
+        """Return the inputs unchanged, in their shape."""
         return inputs
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Return what comes in."""
+        """Return the inputs unchanged, in their shape."""
         return inputs

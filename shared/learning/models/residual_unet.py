@@ -30,7 +30,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Sequential(nn.Conv2d(channels_in, channels_out, kernel_size=1), nn.ReLU())
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, channels_in, H, W) -> (B, channels_out, H, W)."""
+        """Return the block's features: (B, channels_in, H, W) -> (B, channels_out, H, W)."""
         total: Tensor = self.body(features) + self.shortcut(features)
         return total
 
@@ -76,7 +76,7 @@ class ResidualUNet(nn.Module):
         return (self.classify,)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of each pixel.
+        """Return the logits of each pixel.
 
         Args:
             images: (B, channels, H, W) in [0, 1], of any H and W.

@@ -28,7 +28,7 @@ class Temperature(nn.Module):
         self.register_buffer("coefficients", torch.zeros(width + 1))
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, D, ...) -> (B, 1, ...)."""
+        """Return the temperature of each image: (B, D, ...) -> (B, 1, ...)."""
         slopes, shift = self.coefficients[:-1], self.coefficients[-1]
         linear: Tensor = torch.tensordot(features, slopes, dims=([1], [0])) + shift  # (B, D, ...) -> (B, ...)
         return (1 + linear).clamp(LOWEST, HIGHEST).unsqueeze(1)
@@ -55,7 +55,7 @@ class Tempered(nn.Module):
         return tuple(cast(Network, self.network).heads)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits over T: (B, K, ...)."""
+        """Return the logits over T: (B, K, ...)."""
         features = self.features(inputs)
         tempered: Tensor = self.heads[0](features) / self.temperature(features)
         return tempered
@@ -66,7 +66,7 @@ class Tempered(nn.Module):
 
 
 def best_temperature(logits: Tensor, targets: Tensor) -> float:
-    """The T within ``LOWEST`` and ``HIGHEST`` for which the negative log-likelihood of softmax(logits / T) is least.
+    """Return the T in [``LOWEST``, ``HIGHEST``] that minimises the negative log-likelihood of softmax(logits / T).
 
     It is convex in 1 / T, so that its slope is 0 in one place, and every step halves where that may be.
 

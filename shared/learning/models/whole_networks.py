@@ -34,7 +34,7 @@ class Renormalise(nn.Module):
         self.register_buffer("shift", (mean - own_mean) / own_std, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, 3, H, W)."""
+        """Return the images as the network's weights expect them: (B, 3, H, W) -> (B, 3, H, W)."""
         return images * self.get_buffer("factor") + self.get_buffer("shift")
 
 

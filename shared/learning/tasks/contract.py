@@ -260,10 +260,10 @@ class Task(Protocol[OptionsT, SampleT]):
         """
 
     def input_shape(self, options: OptionsT) -> tuple[int, ...]:
-        """(C, ...) of one input of the model, as far as the options tell; what they leave to the images is a guess."""
+        """Return the (C, ...) of one input of the model; what the options leave to the images is a guess."""
 
     def load_initial_weights(self, model: torch.nn.Module, options: OptionsT, folders: Sequence[Path]) -> str | None:
-        """Puts the weights that training begins from, if the options name any, into an untrained model.
+        """Put the weights that training begins from, if the options name any, into an untrained model.
 
         Args:
             folders: where their files may lie.
@@ -283,10 +283,10 @@ class Task(Protocol[OptionsT, SampleT]):
         """
 
     def unlabelled_units(self, path: Path) -> Sequence[Unit]:
-        """Return the same of a folder of images without labels."""
+        """Return what a folder of images without labels holds, by the bytes of its files."""
 
     def open_dataset(self, root: Path, options: OptionsT, members: Members) -> Dataset[SampleT]:
-        """Reads and checks every file of a site.
+        """Read and check every file of a site.
 
         Args:
             root: the site's data folder.
@@ -298,14 +298,14 @@ class Task(Protocol[OptionsT, SampleT]):
         """
 
     def open_images(self, root: Path, options: OptionsT) -> Collection[SampleT]:
-        """Reads and checks every file of a labelled folder that is not divided.
+        """Read and check every file of a labelled folder that is not divided.
 
         Raises:
             DataError: names every problem of every file.
         """
 
     def open_unlabelled(self, path: Path, options: OptionsT) -> Sequence[SampleT]:
-        """Reads and checks one image, or every image of a folder; what the samples say about them means nothing.
+        """Read and check one image, or every image of a folder; what the samples say about them means nothing.
 
         Raises:
             DataError: names every problem of every file.
@@ -315,7 +315,7 @@ class Task(Protocol[OptionsT, SampleT]):
         """Return an augmented copy of a sample, decided by the seed alone."""
 
     def collate(self, samples: Sequence[SampleT]) -> tuple[Tensor, Tensor]:
-        """One batch: (B, C, ...) float32 inputs and (B, ...) int64 targets, each a class or ``objectives.IGNORED``."""
+        """Return a batch: (B, C, ...) float32 inputs, (B, ...) int64 targets, a class or ``objectives.IGNORED``."""
 
     def batches(self, samples: Sequence[SampleT]) -> list[Sequence[SampleT]]:
         """Return the samples in order, in batches for evaluation; no batch is one sample if there are more."""

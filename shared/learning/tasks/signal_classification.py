@@ -37,7 +37,7 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
     head_is_local = False
 
     def excerpts(self, path: Path, options: OptionsT) -> Sequence[NDArray[Any]]:
-        """Return what is cut from one file, one or more.
+        """Return what is cut from one file, one or more: all of one shape and type.
 
         Raises:
             DataError: it cannot be read, or is too short.
@@ -45,7 +45,7 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
         raise NotImplementedError
 
     def sample(self, name: str, excerpt: NDArray[Any], label: int) -> ExcerptT:
-        """Return one excerpt as a sample."""
+        """Return one excerpt, as ``excerpts`` cuts it, as a sample; ``label`` is its class."""
         raise NotImplementedError
 
     def vary(self, sample: ExcerptT, augmentation: Augmentation, seed: int) -> ExcerptT:

@@ -184,7 +184,7 @@ class FrozenOptions(Options):
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """The same at every site, and the head travels; or each site has its own, where its head stays."""
+        """The classes of every site, if the head travels; None if each site has its own, and its own head."""
         raise NotImplementedError
 
     @field_validator("hidden")
@@ -208,7 +208,7 @@ class PixelOptions(Options):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The same at every site; the first is the background."""
+        """The classes of every site; the first is the background."""
         raise NotImplementedError
 
     @property

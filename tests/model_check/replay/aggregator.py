@@ -7,7 +7,7 @@ its folder is asked for the next file, as a daemon is that dies there or loses i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,30 +32,47 @@ from shared.learning.methods.contract import Groups
 from shared.learning.round_engine import RoundEngine
 from tests.model_check.replay.line import Line
 from tests.model_check.replay.stubs import Clock, Unscored
-from tests.model_check.state import RUN, SITES
+from tests.model_check.state import SITES
 from tests.played import TENSORS
 from tests.staged import Network
 
 
 class AggregatorOnDisk:
-    """The aggregator's daemon and folder-sync workers below ``home``, with the run begun and nobody asked yet."""
+    """The aggregator's daemon and folder-sync workers below ``home``, with all runs begun and nobody asked yet.
 
-    def __init__(self, home: Path, run: RunConfiguration, clock: Clock) -> None:
-        self._work, self._run, self._clock = home / "aggregator", run, clock
+    Args:
+        runs: one after the other; the daemon of the first is open.
+    """
+
+    def __init__(self, home: Path, runs: Sequence[RunConfiguration], clock: Clock) -> None:
+        self._work, self._clock = home / "aggregator", clock
+        self._runs = list(runs)
         self.drops = {site: home / "drops" / site for site in SITES}
         for drop in self.drops.values():
             drop.mkdir(parents=True)
         initialise(self._work, "retina", {site: f"http://127.0.0.1/{site}/" for site in SITES}, AGGREGATOR)
-        RunStore(self._work, RUN).begin(run, Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
+        for run in runs:
+            store = RunStore(self._work, run.run)
+            store.begin(run, Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
+            _aggregation(store).begin(Network())
         self.open()
-        self._aggregation().begin(Network())
+
+    @property
+    def run(self) -> RunConfiguration:
+        """The run whose turn it is."""
+        return self._runs[0]
+
+    def begins_next(self) -> None:
+        """Begin the daemon of the run that waited."""
+        del self._runs[0]
+        self.open()
 
     def open(self) -> None:
         """Begin anew with what the files say, as a process does that is started; see ``SiteOnDisk.open``."""
         for before in getattr(self, "folder_syncs", {}).values():
             if before.channel is not None:
                 before.channel.ledger.flush()
-        self.store = RunStore(self._work, RUN)
+        self.store, *waiting = (RunStore(self._work, run.run) for run in self._runs)
         self.lines = {site: Line(drop, never_seen=frozenset({names.STATUS})) for site, drop in self.drops.items()}
         self._stops = {site: threading.Event() for site in SITES}
         self.folder_syncs = {site: self._folder_sync(site) for site in SITES}
@@ -65,11 +82,12 @@ class AggregatorOnDisk:
         self.daemon = Daemon(
             self.store,
             list(self.folder_syncs.values()),
-            work=Here(RoundEngine(self.store, open_method("mean", {}), self._aggregation()), heldout),
+            work=Here(RoundEngine(self.store, open_method("mean", {}), _aggregation(self.store)), heldout),
             in_turn=False,
             score_name="dice_mean",
             stop=threading.Event(),
             news=threading.Event(),
+            waiting=lambda: waiting,
         )
         self.due: list[rounds.Action] = []
 
@@ -84,14 +102,14 @@ class AggregatorOnDisk:
             on_news=lambda: None,
         )
 
-    def _aggregation(self) -> Aggregation:
-        return Aggregation(self.store, open_method("mean", {}), Groups())
-
     # --- the daemon ----------------------------------------------------------------------------------------
 
     def decides(self) -> None:
-        """Read the facts, and decide."""
-        self.due = rounds.decide(self.daemon._facts())
+        """Read the facts, and decide; what is due to a site in its run goes before the offer of a later one."""
+        self.daemon._see_who_waits()
+        due = rounds.decide(self.daemon._facts())
+        busy = {getattr(action, "site", None) for action in due}
+        self.due = [*due, *(offer for offer in self.daemon._early_offers() if offer.site not in busy)]
 
     def does(self, is_meant: Callable[[rounds.Action], bool]) -> None:
         """Do the one thing that was decided and is meant."""
@@ -101,7 +119,7 @@ class AggregatorOnDisk:
 
     def deadline_passes(self) -> None:
         """Wait longer than the run waits for anything."""
-        for seconds in (0.0, self._run.round_deadline_hours * 3600 + 0.1):
+        for seconds in (0.0, self.run.round_deadline_hours * 3600 + 0.1):
             self._clock.passes(seconds)
             self.daemon._waiting.seconds(self.store.round_no, passes=True)
 
@@ -126,13 +144,13 @@ class AggregatorOnDisk:
         """Look into a site's folder.
 
         Args:
-            newest: of its rounds.
+            newest: of its rounds in the run whose turn it is.
             more: look for all that the site may have sent, as when its heartbeat is not seen.
             searches: False: the look began before any was asked for.
         """
         folder_sync = self.folder_syncs[site]
         assert folder_sync.channel is not None
-        folder_sync.attend(awaited(folder_sync.channel.ledger, RUN, newest))
+        folder_sync.attend(awaited(folder_sync.channel.ledger, self.run.run, newest))
         folder_sync._heard_at = float("-inf" if more else "inf")
         asked = folder_sync._asked_looks
         assert asked > folder_sync.looked or not searches
@@ -154,3 +172,7 @@ class AggregatorOnDisk:
         with self.lines[site].down(), suppress(Stopped):
             folder_sync.work()
         stop.clear()
+
+
+def _aggregation(store: RunStore) -> Aggregation:
+    return Aggregation(store, open_method("mean", {}), Groups())

@@ -20,7 +20,7 @@ from tests.model_check.properties import agreed_to
 from tests.model_check.replay.aggregator import AggregatorOnDisk
 from tests.model_check.replay.site import SiteOnDisk
 from tests.model_check.rules import Rules
-from tests.model_check.state import RUN, SITES, Desk, Director, Folder, Hospital, State
+from tests.model_check.state import SITES, Desk, Director, Folder, Hospital, State
 
 
 def compare(aggregator: AggregatorOnDisk, sites: dict[str, SiteOnDisk], state: State, rules: Rules) -> None:
@@ -54,8 +54,9 @@ def compare_end(aggregator: AggregatorOnDisk, state: State, rules: Rules) -> Non
             continue
         reading = Reading(LocalFolder(aggregator.drops[name]), None, None)
         told, sent = told_messages(desk.told), sent_messages(site.sent, desk.told)
-        expected = rules.ending_by_audit([*told, *sent], agreed=agreed_to(RUN, site))
-        _same(f"the end by audit for {name}", reading.ending(RUN), expected)
+        for run in _offered(desk, rules):
+            expected = rules.ending_by_audit([*told, *sent], agreed=agreed_to(run, site), run=run)
+            _same(f"the end of {run} by audit for {name}", reading.ending(run), expected)
         if not any(message.says == "poison" for message in site.sent):
             _same(f"what verify finds in {name}", verified(reading).findings, [])
 
@@ -151,9 +152,9 @@ def _compare_exchange(aggregator: AggregatorOnDisk, name: str, folder: Folder, r
     _same_messages(channel, told, sent[: desk.accepted])
     refused = [message.ref for message in sent if channel.ledger.refusal(message.ref) is not None]
     _same("refused", refused, [message.ref for message in sent[desk.accepted : taken]])
-    if desk.told:
-        expected = rules.ending_at_aggregator(known_at_desk(desk, site.sent[:taken]))
-        _same(f"the end by the aggregator for {name}", ending_of(channel.ledger, RUN), expected)
+    for run in _offered(desk, rules):
+        expected = rules.ending_at_aggregator(known_at_desk(desk, site.sent[:taken]), run)
+        _same(f"the end of {run} by the aggregator for {name}", ending_of(channel.ledger, run), expected)
 
 
 def _compare_site(site: SiteOnDisk, name: str, folder: Folder, rules: Rules) -> None:
@@ -165,9 +166,14 @@ def _compare_site(site: SiteOnDisk, name: str, folder: Folder, rules: Rules) -> 
     _same(f"{name} knows", (channel.ledger.root / names.FEDERATION).exists(), at_site.knows)
     _same(f"{name} has looked", site.turn is Turn.LOOKED, at_site.looked)
     _same(f"{name} does next", site.decided, hospital.decided(folder, rules))
-    if at_site.read:
-        expected = rules.ending_at_site(known_at_hospital(at_site, desk))
-        _same(f"the end by {name}", ending_of(channel.ledger, RUN), expected)
+    for run in _offered(desk, rules) if at_site.read else ():
+        expected = rules.ending_at_site(known_at_hospital(at_site, desk), run)
+        _same(f"the end of {run} by {name}", ending_of(channel.ledger, run), expected)
+
+
+def _offered(desk: Desk, rules: Rules) -> list[str]:
+    """The runs that a site was offered."""
+    return [run for run in rules.runs if any(message.run == run for message in desk.told)]
 
 
 def _same_messages(channel: Channel, own: tuple[Signed, ...], peers: tuple[Signed, ...]) -> None:

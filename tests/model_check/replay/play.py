@@ -30,8 +30,8 @@ class OnDisk:
     def __init__(self, home: Path, rules: Rules, random: Random, clock: Clock) -> None:
         self._rules, self._random = rules, random
         deadlines = {"consent_deadline_hours": DEADLINE_HOURS, "round_deadline_hours": DEADLINE_HOURS}
-        run = director.configuration(rules).model_copy(update=deadlines)
-        self.aggregator = AggregatorOnDisk(home, run, clock)
+        runs = [director.configuration(rules, run).model_copy(update=deadlines) for run in rules.runs]
+        self.aggregator = AggregatorOnDisk(home, runs, clock)
         self.sites = {name: SiteOnDisk(home, name) for name in SITES}
 
     def can_play(self, name: str, before: State, after: State) -> bool:
@@ -68,6 +68,8 @@ class OnDisk:
                 aggregator.decides()
             case "dies":
                 aggregator.open()
+            case _ if what.startswith("begins"):
+                aggregator.begins_next()
             case "the PI pauses the run":
                 aggregator.store.pause()
             case "the PI resumes the run":
@@ -107,7 +109,7 @@ class OnDisk:
         hidden = frozenset(message.ref.manifest for message in sent if message.seq not in look.visible)
         withdrawal = MessageRef("withdrawal", desk.run)
         torn = frozenset({f"{withdrawal.path}/{names.WITHDRAWAL}"} if look.keeps_back else ())
-        newest = max((each.round_no for each in desk.told), default=0)
+        newest = max((each.round_no for each in desk.told if each.run == desk.run), default=0)
         with self.aggregator.lines[site].showing(hidden=hidden, torn=torn):
             self.aggregator.looks(site, newest=newest, more=look.more, searches=look.searches)
 
@@ -123,7 +125,7 @@ class OnDisk:
             case ["stops,", *_]:
                 site.rotates()
             case ["has", "decided", *_]:
-                site.is_told("withdraw")
+                site.is_told("withdraw", after.hospital.wants_out[-1])
             case ["uploads", *_]:
                 site.publishes(0)
             case ["publishes", *_]:
@@ -131,6 +133,8 @@ class OnDisk:
             case ["signs", *_]:
                 _signs(site, after.hospital)
             case _:
+                if what.startswith("reads offer"):
+                    site.looks_for_offers()
                 with site.line.showing(hidden=self._unseen(before, after.hospital)):
                     site.acts()
 
@@ -153,7 +157,7 @@ def _whose_is_done(before: State, after: State) -> str:
 def _signs(site: SiteOnDisk, after: Hospital) -> None:
     signed = after.sent[-1]
     if signed.kind == "consent":
-        site.is_told("no" if signed.says == "no" else "yes")
+        site.is_told("no" if signed.says == "no" else "yes", signed.run)
     if signed.says == "poison":
         site.signs_poison()
     else:

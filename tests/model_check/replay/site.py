@@ -17,7 +17,6 @@ from site_client.daemon import Daemon, Turn
 from site_client.rotation import rotate
 from site_client.setup import join, read_invite
 from tests.model_check.replay.line import Line
-from tests.model_check.state import RUN
 
 
 class SiteOnDisk:
@@ -62,6 +61,10 @@ class SiteOnDisk:
         """Do what the daemon would do now."""
         self.turn = self.daemon._act(self.decided)
 
+    def looks_for_offers(self) -> None:
+        """Have the next look go everywhere, as one of several does while something else is awaited."""
+        self.daemon._arrivals._looks, self.daemon._arrivals._being_filled = 0, []
+
     def settles(self) -> None:
         """See how far the folder has what was signed, as a daemon does first that was begun anew."""
         if isinstance(self.decided, rounds.Publish):
@@ -77,9 +80,9 @@ class SiteOnDisk:
         assert isinstance(self.decided, rounds.Wait)
         self.turn = Turn.IDLE
 
-    def is_told(self, answer: store.Answer) -> None:
-        """A person decides on the run."""
-        store.write_decision(self._work, RUN, store.Decision(answer))
+    def is_told(self, answer: store.Answer, run: str) -> None:
+        """A person decides on a run."""
+        store.write_decision(self._work, run, store.Decision(answer))
 
     def signs_poison(self) -> None:
         """Do what the daemon would do now, but what is signed for it answers nothing: nobody may accept that."""

@@ -93,7 +93,7 @@ class External(terms.External):
         return sample
 
     def collate(self, samples: Sequence[PlainFile]) -> tuple[Tensor, Tensor]:
-        """No inputs, (B, 0): only a hospital's program knows how a file is read."""
+        """Return no inputs, (B, 0): only a hospital's program knows how a file is read."""
         return torch.zeros(len(samples), 0), torch.tensor([sample.grade for sample in samples])
 
     def batches(self, samples: Sequence[PlainFile]) -> list[Sequence[PlainFile]]:

@@ -55,7 +55,7 @@ class RdrClassification(terms.RdrClassification, FrozenClassification[RdrOptions
         return Collection(scans, options.class_names)
 
     def open_unlabelled(self, path: Path, options: RdrOptions) -> Sequence[Scan]:
-        """Each file is one picture, which stands in all channels: enough for images out of the task's distribution."""
+        """Read each file as one picture, which stands in all channels: enough for out-of-distribution images."""
         return [
             Scan(file.stem, three_channels([read_image(file)] * 4, options.image_size), 0, 0)
             for file in list_images(path)

@@ -120,7 +120,11 @@ class OfPixels(Generic[OptionsT]):
         return SegmentedImage(sample.id, *crop(sample.image, sample.mask, crops, seed))
 
     def collate(self, samples: Sequence[SegmentedImage]) -> tuple[Tensor, Tensor]:
-        """Images of any sizes, filled up at the bottom and at the right to one size, a multiple of 16."""
+        """Return images of any sizes as a batch of one size, a multiple of 16, filled up at bottom and right.
+
+        Returns:
+            (B, C, H, W) float32, and (B, H, W) int64 classes; ``objectives.IGNORED`` where it is filled up.
+        """
         height = max(-(-sample.mask.shape[0] // 16) * 16 for sample in samples)
         width = max(-(-sample.mask.shape[1] // 16) * 16 for sample in samples)
         images = torch.zeros(len(samples), np.atleast_3d(samples[0].image).shape[2], height, width)
@@ -153,7 +157,7 @@ class PixelScoring(Scoring[list[PixelScores]]):
         self._objective = objective
 
     def look(self, logits: Tensor, targets: Tensor) -> list[PixelScores]:
-        """Return each image's scores."""
+        """Return each image's scores, from (B, K, H, W) logits and (B, H, W) classes."""
         looks = []
         for image_logits, mask in zip(by_target(logits, targets), targets, strict=True):
             counts = mask != IGNORED  # (H, W)
@@ -164,7 +168,7 @@ class PixelScoring(Scoring[list[PixelScores]]):
         return looks
 
     def scores(self, looks: Sequence[list[PixelScores]]) -> dict[str, Score]:
-        """``NAME_mean`` and ``NAME_std`` of each score; images for which one is undefined do not count in it.
+        """Return ``NAME_mean`` and ``NAME_std`` of each score; images for which one is undefined do not count in it.
 
         Such a score is over part of a block, and so over one image, whatever the number of the others.
         """

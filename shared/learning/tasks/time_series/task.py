@@ -2,7 +2,7 @@
 
 Source: Zhang et al., FedEE: activities of PAMAP2, a 1-D CNN of three layers (``models/signal_encoder.py``), Adam. The
 defaults name 9 of PAMAP2's channels, the acceleration at hand, chest and ankle, and its twelve activities of the common
-protocol; which channels and windows the paper took is not told here.
+protocol; which channels and windows the paper took is not described here.
 """
 
 from __future__ import annotations
