@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from aggregator import rounds
-from aggregator.facts import awaited, early_offers, late_answer, may_be_offered_early, run_facts, site_facts
+from aggregator.facts import awaited, early_offers, late_update, may_be_offered_early, run_facts, site_facts
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import ModelWork
 from aggregator.results import best_so_far, choose_final, no_gain, run_outcome, run_standstills
@@ -37,7 +37,7 @@ from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.folder.durable import disk_trouble
 from shared.folder.stopping import cut_after
-from shared.learning.aggregation import Answer, choose
+from shared.learning.aggregation import Update, choose
 from shared.learning.answers import UNANSWERED, ClosedRound, limit_of
 from shared.learning.outcome import Outcome, Standstill
 from shared.learning.round_engine import PlainFiles, given_weights
@@ -526,16 +526,16 @@ class Daemon:
     def _verdicts(self, round_no: int) -> dict[str, Verdict]:
         participants, limit = self._store.participants(round_no), self._limit(round_no)
         checked = {site: self._store.score(round_no, site) for site in participants}
-        answer = partial(self._answer, round_no)
+        update = partial(self._update, round_no)
         withdrawn = {site for site in participants if withdrawal_of(self._ledgers[site], self._run.run) is not None}
         came_late = {site: self._check_late(round_no, site) for site, each in checked.items() if each is None}
         late = {site: each for site, each in came_late.items() if each is not None}
-        return self._work.verdicts(ClosedRound(round_no, checked, limit, answer, withdrawn, late))
+        return self._work.verdicts(ClosedRound(round_no, checked, limit, update, withdrawn, late))
 
     def _late(self, round_no: int, site: str) -> Message | None:
         """Return a site's answer to the round before that counts in this one, unless the site has answered here."""
         before, ledger = (self._store.verdicts(round_no - 1) or {}).get(site), self._ledgers[site]
-        ref = late_answer(ledger, self._run, round_no, was_late=before is not None and before.status == "late")
+        ref = late_update(ledger, self._run, round_no, was_late=before is not None and before.status == "late")
         return ledger.message(ref) if ref else None
 
     def _check_late(self, round_no: int, site: str) -> Late | None:
@@ -550,17 +550,17 @@ class Daemon:
         scored = self._work.check(message, site, home, images, counts_in=round_no)
         return Late(update=message.digest, scored=scored)
 
-    def _answer(self, round_no: int, site: str) -> Answer:
+    def _update(self, round_no: int, site: str) -> Update:
         """Return a site's answer that passed the checks."""
         ledger, scored = self._ledgers[site], self._store.score(round_no, site)
         if scored is None and (late := self._late(round_no, site)) is not None:
             file, of_round = partial(ledger.path, late.ref), late.ref.round_no
-            return Answer(self._plain_files.of(site, of_round, file, counts_in=round_no), self._images(site))
+            return Update(self._plain_files.of(site, of_round, file, counts_in=round_no), self._images(site))
         theta = finite(scored.theta) if scored and scored.theta else None
         files = self._plain_files.of(
             site, round_no, partial(ledger.path, MessageRef("update", self._run.run, round_no))
         )
-        return Answer(files, self._images(site), theta)
+        return Update(files, self._images(site), theta)
 
     def _images(self, site: str) -> int:
         return training_images(self._ledgers[site], self._run.run)
@@ -569,7 +569,7 @@ class Daemon:
         verdicts = self._store.verdicts(round_no) or {}
         stays = "the global model stays as it was"
         try:
-            self._entries |= self._work.combine(round_no, verdicts, partial(self._answer, round_no))
+            self._entries |= self._work.combine(round_no, verdicts, partial(self._update, round_no))
         except OverflowError as error:
             logger.error("round %d: %s: %s", round_no, error, stays)
             return

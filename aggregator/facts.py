@@ -133,7 +133,7 @@ def _has_end(exchange: Exchange, run: str) -> bool:
     return any(exchange.message(end) is not None for end in ends)
 
 
-def late_answer(exchange: Exchange, run: RunConfiguration, round_no: int, *, was_late: bool) -> MessageRef | None:
+def late_update(exchange: Exchange, run: RunConfiguration, round_no: int, *, was_late: bool) -> MessageRef | None:
     """Return a site's answer to the round before that counts in this one unless the site answers this one as well.
 
     Args:

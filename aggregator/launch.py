@@ -16,7 +16,7 @@ from aggregator.folder_sync import FolderSync
 from aggregator.model_work import begin_work
 from aggregator.overview import is_owed
 from aggregator.preparation import Begun, as_begun, ended_already, prepare, read_run
-from aggregator.run_view import Reading, open_run_files, view_of
+from aggregator.run_view import OpenedRun, open_run_files, view_of
 from aggregator.setup import encryption_key
 from aggregator.site import read_invite
 from aggregator.store import RunStore, queued_runs, take_turn
@@ -90,15 +90,15 @@ def ended_before(work: Path, run_yaml: Path) -> Outcome | None:
     store = RunStore(work, written.run)
     if not store.is_over:
         return None
-    reading = open_run_files(work, store)
-    if not _is_told(reading):
+    opened = open_run_files(work, store)
+    if not _is_told(opened):
         return None
     if not store.was_begun_as(written):
         if allowed_plugins(read_configuration(work), written):  # they alone can write it out
             prepare(work, run_yaml, waits=True)
         else:
             store.require_same(as_begun(store, written), store.sharing())
-    return view_of(reading, with_open_round=False).outcome
+    return view_of(opened, with_open_round=False).outcome
 
 
 def is_told(work: Path, store: RunStore) -> bool:
@@ -110,9 +110,9 @@ def is_told(work: Path, store: RunStore) -> bool:
     return store.is_over and _is_told(open_run_files(work, store))
 
 
-def _is_told(reading: Reading) -> bool:
-    homes = {site: reading.work / "sites" / site for site in reading.ledgers}
-    return not any(is_owed(homes[site], ledger, reading.store) for site, ledger in reading.ledgers.items())
+def _is_told(opened: OpenedRun) -> bool:
+    homes = {site: opened.work / "sites" / site for site in opened.ledgers}
+    return not any(is_owed(homes[site], ledger, opened.store) for site, ledger in opened.ledgers.items())
 
 
 def begin_early(work: Path, run_yaml: Path, stop: threading.Event) -> Begun:

@@ -31,7 +31,7 @@ from shared.exchange.records.wire import FileEntry
 from shared.exchange.trust import Message
 from shared.exchange.weights import LARGEST, check_tensors, entry_of, write_zeros
 from shared.folder.durable import put_in_place
-from shared.learning.aggregation import Aggregation, Answer, leave
+from shared.learning.aggregation import Aggregation, Update, leave
 from shared.learning.answers import ClosedRound, decide, passes
 from shared.learning.apart import AnswerT, Progress, Question, answered, names_of
 from shared.learning.methods.contract import MODEL, Groups, Method
@@ -64,7 +64,7 @@ class ModelWork(Protocol):
         ...
 
     def combine(
-        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+        self, round_no: int, verdicts: Mapping[str, Verdict], update: Callable[[str], Update]
     ) -> dict[Path, FileEntry]:
         """Make the next global model; see ``RoundEngine.combine``."""
         ...
@@ -91,10 +91,10 @@ class Here:
         return self.engine.decide(self.engine.without_spoilers(closed))
 
     def combine(
-        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+        self, round_no: int, verdicts: Mapping[str, Verdict], update: Callable[[str], Update]
     ) -> dict[Path, FileEntry]:
         """See ``ModelWork``."""
-        return self.engine.combine(round_no, verdicts, answer)
+        return self.engine.combine(round_no, verdicts, update)
 
 
 def begin_work(prepared: Prepared, store: RunStore, stop: threading.Event) -> ModelWork:
@@ -181,7 +181,7 @@ class Apart:
                 round_no=round_no,
                 checked=dict(closed.checked),
                 limit=closed.limit,
-                answers=closed.answers(_sound(closed)),
+                updates=closed.updates(_sound(closed)),
                 withdrawn=list(closed.withdrawn),
                 late=dict(closed.late),
                 made=made.folder,
@@ -195,7 +195,7 @@ class Apart:
         return verdicts
 
     def combine(
-        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+        self, round_no: int, verdicts: Mapping[str, Verdict], update: Callable[[str], Update]
     ) -> dict[Path, FileEntry]:
         """See ``ModelWork``."""
         given = given_weights(verdicts)
@@ -207,7 +207,7 @@ class Apart:
                 here=self._here,
                 round_no=round_no,
                 weights=given,
-                answers={site: answer(site) for site in given},
+                updates={site: update(site) for site in given},
                 made=made.folder,
             )
             self._ask(question)
@@ -355,11 +355,11 @@ class UntilStopped:
             return decide(self._run, replace(closed, checked=checked, late={}), None)
 
     def combine(
-        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+        self, round_no: int, verdicts: Mapping[str, Verdict], update: Callable[[str], Update]
     ) -> dict[Path, FileEntry]:
         """See ``ModelWork``."""
         try:
-            return self._apart.combine(round_no, verdicts, answer)
+            return self._apart.combine(round_no, verdicts, update)
         except PluginError as error:
             self._raise_unless_stopped(error)
             self._apart.leave(round_no)
@@ -403,7 +403,7 @@ class Made(RunFiles):
         """See ``RunFiles``."""
         return self._store.start if self._round_no else self.folder / names.START
 
-    def answer_path(self, round_no: int, site: str) -> Path:
+    def update_path(self, round_no: int, site: str) -> Path:
         """See ``RunFiles``; of the round before, too, where an answer comes late."""
         return self.folder / "answers" / site / names.SITE_MODEL
 
@@ -506,14 +506,14 @@ class Decide(Question[dict[Name, Verdict]]):
     """What becomes of a round's answers?
 
     Args:
-        answers: those that passed their checks.
+        updates: those that passed their checks.
     """
 
     here: RunHere
     round_no: int
     checked: dict[Name, Scored | None]
     limit: float | None
-    answers: dict[Name, Answer]
+    updates: dict[Name, Update]
     withdrawn: list[Name]
     late: dict[Name, Late]
     made: Path
@@ -528,11 +528,11 @@ class Decide(Question[dict[Name, Verdict]]):
         learning = self.here.learning()
         made = self.here.making(self.round_no, self.made)
         aggregation = Aggregation(made, learning.method, learning.groups())
-        engine, answer = RoundEngine(made, learning.method, aggregation), self.answers.__getitem__
-        closed = ClosedRound(self.round_no, self.checked, self.limit, answer, self.withdrawn, self.late)
+        engine, update = RoundEngine(made, learning.method, aggregation), self.updates.__getitem__
+        closed = ClosedRound(self.round_no, self.checked, self.limit, update, self.withdrawn, self.late)
         closed = engine.without_spoilers(closed)
         beside = self.here.making(self.round_no, self.made / "still")
-        try_still(beside, learning.method, learning.groups(), closed, self.answers)
+        try_still(beside, learning.method, learning.groups(), closed, self.updates)
         return engine.decide(closed)
 
 
@@ -542,7 +542,7 @@ class Combine(Question[None]):
     here: RunHere
     round_no: int
     weights: dict[Name, float]
-    answers: dict[Name, Answer]
+    updates: dict[Name, Update]
     made: Path
 
     @property
@@ -554,35 +554,35 @@ class Combine(Question[None]):
         """See ``Question``."""
         learning = self.here.learning()
         aggregation = Aggregation(self.here.making(self.round_no, self.made), learning.method, learning.groups())
-        aggregation.aggregate(self.round_no, self.answers, self.weights)
+        aggregation.aggregate(self.round_no, self.updates, self.weights)
 
 
-def try_still(made: Made, method: Method, groups: Groups, closed: ClosedRound, answers: Mapping[str, Answer]) -> None:
+def try_still(made: Made, method: Method, groups: Groups, closed: ClosedRound, updates: Mapping[str, Update]) -> None:
     """Do with answers that move nothing what cannot be done with a round's: what is raised then is no site's doing.
 
     Args:
         made: where that lies.
         closed: as ``RoundEngine.without_spoilers`` gave it; if one of the answers counts by that, nothing is done.
-        answers: those that passed their checks.
+        updates: those that passed their checks.
     """
     round_no = closed.round_no
-    if not all(each.reason for site, each in closed.checked.items() if each and site in answers):
+    if not all(each.reason for site, each in closed.checked.items() if each and site in updates):
         return
     aggregation = Aggregation(made, method, groups)
-    for site, given in answers.items():
+    for site, given in updates.items():
         still = {site: _still(made, made.sharing(), round_no, given.images, given.theta)}
         _not_refused(lambda still=still: aggregation.settle(round_no, still))  # type: ignore[misc]
         if round_no <= made.configuration().rounds:
             _not_refused(lambda still=still: aggregation.try_out(round_no, still))  # type: ignore[misc]
 
 
-def _still(made: Made, division: Sharing, round_no: int, images: int, theta: float | None = None) -> Answer:
+def _still(made: Made, division: Sharing, round_no: int, images: int, theta: float | None = None) -> Update:
     """Return an answer that moves nothing: the model as it was sent, and zeros beside it."""
     files = {MODEL: made.aggregate_path(round_no - 1)}
     for group, listed in division.groups("update").items():
         files[group] = made.folder / f"still-{names.state_file(group)}"
         write_zeros(files[group], TensorList(tensors=listed))
-    return Answer(files, images, theta)
+    return Update(files, images, theta)
 
 
 def _not_refused(work: Callable[[], object]) -> None:

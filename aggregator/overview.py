@@ -11,7 +11,7 @@ from typing import TypeVar
 from aggregator.configuration import require_aggregator
 from aggregator.estimates import answer_is_expected, end_is_expected
 from aggregator.facts import is_owed_end
-from aggregator.run_view import Reading, RunView, open_run_files, view_of
+from aggregator.run_view import OpenedRun, RunView, open_run_files, view_of
 from aggregator.site import is_published, lacks_messages
 from aggregator.store import RunStore, open_runs, run_in_turn
 from shared.durations import duration_text
@@ -119,7 +119,7 @@ class Overview:
 Read = TypeVar("Read")
 
 
-def read_run_in_turn(work: Path, read: Callable[[Reading], Read]) -> Read:
+def read_run_in_turn(work: Path, read: Callable[[OpenedRun], Read]) -> Read:
     """Return what ``read`` finds of the run whose turn it is, or was last, as of one moment.
 
     If a daemon changes the run meanwhile, ``read`` is called again.
@@ -148,14 +148,14 @@ def overview(work: Path) -> Overview:
     Raises:
         ConfigurationError: there is no such directory, or no run was launched here yet.
     """
-    return read_run_in_turn(work, lambda reading: overview_of(reading, view_of(reading, with_open_round=False)))
+    return read_run_in_turn(work, lambda opened: overview_of(opened, view_of(opened, with_open_round=False)))
 
 
-def overview_of(reading: Reading, view: RunView) -> Overview:
+def overview_of(opened: OpenedRun, view: RunView) -> Overview:
     """Return where a run stands that was read."""
-    work, store, run, card = reading.work, reading.store, reading.run, view.card
+    work, store, run, card = opened.work, opened.store, opened.run, view.card
     now, is_running = time.time(), is_at_work(work)
-    waited_for = _waited_for(reading, view)
+    waited_for = _waited_for(opened, view)
     goes_on = is_running and not (view.is_over or store.paused or store.stop_requested)
     return Overview(
         run=view.run,
@@ -167,12 +167,12 @@ def overview_of(reading: Reading, view: RunView) -> Overview:
         state=_state(store, view, waited_for),
         running=is_running,
         reason=card.reason if card else view.aborted,
-        trouble=_troubles(reading, view),
+        trouble=_troubles(opened, view),
         since=time_text(store.stage_began),
         waiting=[waiting_text(work, each) for each in open_runs(work) if each.run != view.run],
         waits_for=waited_for,
         why=_why(store, view, waited_for),
-        next=_next(reading, view, waited_for),
+        next=_next(opened, view, waited_for),
         round=min(len(view.rounds), run.rounds),
         rounds=run.rounds,
         is_closing_round=len(view.rounds) > run.rounds,
@@ -181,7 +181,7 @@ def overview_of(reading: Reading, view: RunView) -> Overview:
         chosen=chosen_text(card) if card else None,
         final_model=str(store.final_model) if card else None,
         sites={
-            site: _site(reading, view, site, now, is_awaited=site in waited_for, goes_on=goes_on) for site in run.sites
+            site: _site(opened, view, site, now, is_awaited=site in waited_for, goes_on=goes_on) for site in run.sites
         },
     )
 
@@ -244,11 +244,11 @@ def _told_software(there: str | None, here: str) -> str:
     return f"{there}, and here {here}: the older one may refuse what the newer asks; update both to one version"
 
 
-def _waited_for(reading: Reading, view: RunView) -> list[str]:
+def _waited_for(opened: OpenedRun, view: RunView) -> list[str]:
     """Return the sites that owe an answer now; at the end, those whose folder still has to take something."""
-    store, ledgers = reading.store, reading.ledgers
+    store, ledgers = opened.store, opened.ledgers
     if view.is_over:
-        return [site for site, ledger in ledgers.items() if is_owed(reading.work / "sites" / site, ledger, store)]
+        return [site for site, ledger in ledgers.items() if is_owed(opened.work / "sites" / site, ledger, store)]
     if not view.rounds:
         return [] if store.stop_requested else [site for site, said in view.sites.items() if said.agrees is None]
     if store.stop_requested or view.rounds[-1].is_closed:
@@ -289,21 +289,21 @@ def _why(store: RunStore, view: RunView, waited_for: list[str]) -> str | None:
     return f"the round closes when every site it asks has answered, {answered}; {deadline}"
 
 
-def _troubles(reading: Reading, view: RunView) -> list[str]:
-    store, full = reading.store, full_disk(reading.work)
+def _troubles(opened: OpenedRun, view: RunView) -> list[str]:
+    store, full = opened.store, full_disk(opened.work)
     own = [store.trouble] if store.trouble and not store.is_over else []
     return [*([full] if full else []), *own, *view.standstills]
 
 
-def _next(reading: Reading, view: RunView, waited_for: list[str]) -> str | None:
+def _next(opened: OpenedRun, view: RunView, waited_for: list[str]) -> str | None:
     """Return what happens then."""
-    store, run, newest = reading.store, reading.run, len(view.rounds)
+    store, run, newest = opened.store, opened.run, len(view.rounds)
     if view.is_over:
         return "the run ends" if waited_for else None
     if store.stop_requested:
         return "the best model so far is chosen, and the run ends"
     if store.paused:
-        return f"no new round opens until `dropfed-aggregator resume {run.run} --work {quoted(reading.work)}`"
+        return f"no new round opens until `dropfed-aggregator resume {run.run} --work {quoted(opened.work)}`"
     if newest > run.rounds:
         return "the best model is chosen and sent to every site, and the run ends"
     following = f"round {newest + 1}" if newest < run.rounds else "the closing round (validation alone)"
@@ -322,15 +322,15 @@ def _state(store: RunStore, view: RunView, waited_for: list[str]) -> str:
     return "paused" if store.paused else "open"
 
 
-def _site(reading: Reading, view: RunView, site: str, now: float, *, is_awaited: bool, goes_on: bool) -> SiteOverview:
+def _site(opened: OpenedRun, view: RunView, site: str, now: float, *, is_awaited: bool, goes_on: bool) -> SiteOverview:
     """Return how a site stands in a run; its troubles are left out once nothing more is awaited of it."""
-    ledger, home = reading.ledgers.get(site), reading.work / "sites" / site
+    ledger, home = opened.ledgers.get(site), opened.work / "sites" / site
     heartbeat = _heartbeat(home / names.STATUS, ledger, now)
     is_expected = is_awaited and goes_on and not (heartbeat and heartbeat.phase == "paused")
     software = (heartbeat.software if heartbeat else None) or _card_software(home, ledger)
     trouble, trouble_since = (None, None) if view.is_over and not is_awaited else _trouble(home / "trouble.txt")
     return SiteOverview(
-        phase=_phase(reading, view, site),
+        phase=_phase(opened, view, site),
         software=software,
         expected=answer_is_expected(view, site, ledger, now) if ledger and is_expected and not trouble else None,
         transfer=read_transfer(home / TRANSFER),
@@ -384,9 +384,9 @@ def _heartbeat(path: Path, ledger: Mirror | None, now: float) -> Heartbeat | Non
     )
 
 
-def _phase(reading: Reading, view: RunView, site: str) -> str:
+def _phase(opened: OpenedRun, view: RunView, site: str) -> str:
     """Return where a site stands, as the files here read it."""
-    ledger, home, said = reading.ledgers.get(site), reading.work / "sites" / site, view.sites[site]
+    ledger, home, said = opened.ledgers.get(site), opened.work / "sites" / site, view.sites[site]
     if ledger is None:
         return "not enrolled yet"
     if said.ended == "declined" and said.agrees is not None:
@@ -394,13 +394,13 @@ def _phase(reading: Reading, view: RunView, site: str) -> str:
     if said.ended == "withdrawn":
         return f"withdrew: {said.withdrew}"
     if view.is_over:
-        return _at_the_end(reading, view, ledger, site)
+        return _at_the_end(opened, view, ledger, site)
     if said.agrees is None:
         return _before_consent(home, ledger, view.run)
     if not view.rounds:
         return "agreed"
     newest = view.rounds[-1]
-    which, update = round_name(reading.run, newest.round), MessageRef("update", view.run, newest.round)
+    which, update = round_name(opened.run, newest.round), MessageRef("update", view.run, newest.round)
     if site not in newest.sites:
         return f"not asked in {which}"
     if ledger.message(update) is not None:
@@ -413,9 +413,9 @@ def _phase(reading: Reading, view: RunView, site: str) -> str:
     return f"works on {which}" if sent and is_published(home, sent) else f"is being sent {which}"
 
 
-def _at_the_end(reading: Reading, view: RunView, ledger: Mirror, site: str) -> str:
+def _at_the_end(opened: OpenedRun, view: RunView, ledger: Mirror, site: str) -> str:
     """Return how a run ended at a site that did not end it itself."""
-    said, owes = view.sites[site], is_owed(reading.work / "sites" / site, ledger, reading.store)
+    said, owes = view.sites[site], is_owed(opened.work / "sites" / site, ledger, opened.store)
     if ledger.message(MessageRef("offer", view.run)) is None:
         return "not asked"
     if ledger.message(MessageRef("abort", view.run)) is not None or not (view.card and said.agrees):

@@ -297,7 +297,7 @@ def _since_1970(time: str | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Reading:
+class OpenedRun:
     """What a work directory holds of a run, opened: the run's files, and the exchange with each enrolled site."""
 
     work: Path
@@ -306,7 +306,7 @@ class Reading:
     ledgers: Mapping[str, Mirror]
 
 
-def open_run_files(work: Path, store: RunStore, own_key: EncryptionKey | None = None) -> Reading:
+def open_run_files(work: Path, store: RunStore, own_key: EncryptionKey | None = None) -> OpenedRun:
     """Open what the work directory holds of a run; nothing is sent or fetched.
 
     Args:
@@ -317,7 +317,7 @@ def open_run_files(work: Path, store: RunStore, own_key: EncryptionKey | None = 
     """
     run = store.configuration()
     opened = {site: open_ledger(work / "sites" / site, encryption_key=own_key) for site in run.sites}
-    return Reading(work, store, run, {site: ledger for site, ledger in opened.items() if ledger is not None})
+    return OpenedRun(work, store, run, {site: ledger for site, ledger in opened.items() if ledger is not None})
 
 
 def view_run(work: Path, store: RunStore) -> RunView:
@@ -329,13 +329,13 @@ def view_run(work: Path, store: RunStore) -> RunView:
     return view_of(open_run_files(work, store))
 
 
-def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
+def view_of(opened: OpenedRun, *, with_open_round: bool = True) -> RunView:
     """Return an opened run as it stands.
 
     Args:
         with_open_round: read the tables of the open round too; without them a damaged one stops nobody.
     """
-    store, run, ledgers, card = reading.store, reading.run, reading.ledgers, reading.store.card()
+    store, run, ledgers, card = opened.store, opened.run, opened.ledgers, opened.store.card()
     numbers, score = range(1, store.round_no + 1), card.score_name if card else SELECTION_SCORES.get(run.task, "")
     verdicts = {number: closed for number in numbers if (closed := store.verdicts(number)) is not None}
     tables = readable_tables(ledgers, store.run, numbers if with_open_round else verdicts)
@@ -354,7 +354,7 @@ def view_of(reading: Reading, *, with_open_round: bool = True) -> RunView:
         bytes={site: _bytes_of_run(ledger, run.run, numbers) for site, ledger in ledgers.items()},
         standstills=[] if store.is_over else [*standstills(run, verdicts, of_closed, score).values()],
         gains=gained,
-        test_images=same_test_images(reading.work, run, ledgers) if run.paired else {},
+        test_images=same_test_images(opened.work, run, ledgers) if run.paired else {},
     )
 
 

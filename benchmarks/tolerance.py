@@ -42,7 +42,7 @@ from shared.learning.sharing import build_network
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Collection, Dataset
 from shared.learning.tolerance import HeldOutSet
-from studies.simulation import Site, answer_of, open_sites
+from studies.simulation import Site, open_sites, update_of
 
 SEEDS = (1, 2, 3)
 BELOW_LAST = (0.02, 0.05, 0.1, 0.2, 0.3)
@@ -199,18 +199,18 @@ def play(case: Case, seed: int, home: Path) -> Iterator[dict[str, Any]]:
     liars = {name: Site(site.trainer, flipped(site.dataset), site.tests) for name, site in sites.items()}
     for round_no in range(1, run.rounds + 1):
         store.ask(round_no, tuple(sites), tuple(sites))
-        answers = {name: answer_of(run, store, site, name, round_no)[0] for name, site in sites.items()}
+        updates = {name: update_of(run, store, site, name, round_no)[0] for name, site in sites.items()}
         liar = list(sites)[round_no % len(sites)]
-        lie = answer_of(run, store, liars[liar], f"{liar}-flipped", round_no)[0].files[MODEL]
-        sent = {name: answer.files[MODEL] for name, answer in answers.items()}
+        lie = update_of(run, store, liars[liar], f"{liar}-flipped", round_no)[0].files[MODEL]
+        sent = {name: update.files[MODEL] for name, update in updates.items()}
         spoilt = {"flipped": [lie], **spoil(run, listed, [*sent.values()], home / "spoilt", 1000 * seed + round_no)}
         yield {
             "last": score(held_out, store.aggregate_path(round_no - 1)),
             "honest": {name: score(held_out, path) for name, path in sent.items()},
             "spoilt": {kind: [score(held_out, path) for path in spoilt[kind]] for kind in SPOILT},
         }
-        aggregation.settle(round_no, answers)
-        aggregation.aggregate(round_no, answers, aggregation.weights(answers))
+        aggregation.settle(round_no, updates)
+        aggregation.aggregate(round_no, updates, aggregation.weights(updates))
         for name, site in sites.items():
             kept = store.home / "sites" / name / f"{round_no:04d}.kept.safetensors"
             site.accepted = kept if kept.exists() else None

@@ -26,7 +26,7 @@ from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 from shared.interrupts import STOPPED
 
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 State = TypeVar("State")
 WATCHED_EVERY_S = 2.0
 SETTINGS = {"aggregator.yaml": "the aggregator's", "site.yaml": "a site's"}
@@ -203,7 +203,7 @@ def ask_password(user: str, instead: str) -> str:
         raise _nobody(f"the password of {user}", instead) from None
 
 
-def asked(ask: Callable[[], Answer], what: str, instead: str) -> Answer:
+def asked(ask: Callable[[], AnswerT], what: str, instead: str) -> AnswerT:
     """Return what a person answers at the keyboard.
 
     Args:

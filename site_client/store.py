@@ -54,7 +54,7 @@ from shared.plurals import pluralize
 logger = logging.getLogger(__name__)
 
 
-Answer = Literal["yes", "no", "withdraw"]
+Choice = Literal["yes", "no", "withdraw"]
 PAUSED = "paused"
 RESTORED = "restored"
 SCRATCH = "scratch"
@@ -66,7 +66,7 @@ WEIGHTS = "weights"
 class Decision:
     """What a person at the hospital decided about a run. To withdraw from one not agreed to yet is to say no."""
 
-    answer: Answer
+    answer: Choice
     reason: str = ""
 
 
@@ -81,7 +81,7 @@ def decision(work: Path, run: str) -> Decision | None:
     if not path.exists():
         return None
     answer, _, reason = path.read_text("utf-8", errors="replace").partition("\n")
-    return next((Decision(known, reason) for known in get_args(Answer) if known == answer), None)
+    return next((Decision(known, reason) for known in get_args(Choice) if known == answer), None)
 
 
 def pause(work: Path) -> None:

@@ -32,7 +32,7 @@ from shared.exchange.records.tensors import TensorList
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN, Wire
 from shared.exchange.tables import MetricsRow, Split, epsilon_in, read_metrics
-from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.aggregation import Aggregation, Update
 from shared.learning.answers import ClosedRound, limit_of
 from shared.learning.apart import names_of
 from shared.learning.blame import blaming
@@ -315,24 +315,24 @@ def _play(
     for round_no in range(1, run.rounds + 2):
         participants = _participants(run, method.in_turn, round_no)
         store.ask(round_no, participants, tuple(sites))
-        answers: dict[str, Answer] = {}
+        updates: dict[str, Update] = {}
         tables[round_no] = {}
         for name in participants:
             with blaming(run.plugins, f"round {round_no} at {name}"):
-                answers[name], tables[round_no][name] = answer_of(run, store, sites[name], name, round_no)
+                updates[name], tables[round_no][name] = update_of(run, store, sites[name], name, round_no)
         limit = limit_of(run, round_no, partial(scorer.limit, store.aggregate_path(round_no - 1)))
         checked: dict[str, Scored] = {}
-        for name, answer in answers.items():
+        for name, update in updates.items():
             with blaming(run.plugins, f"checking {name}'s answer of round {round_no}"):
                 spent = epsilon_in(tables[round_no][name]) if run.privacy else None
                 ref = names.MessageRef("update", run.run, round_no)
                 try:
-                    checked[name] = engine.scored(ref, name, answer, spent, score=scorer.score)
+                    checked[name] = engine.scored(ref, name, update, spent, score=scorer.score)
                 except RejectedError as error:
                     checked[name] = Scored.refused(str(error))
         with blaming(run.plugins, f"weighing the answers of round {round_no}"):
-            closed = engine.without_spoilers(ClosedRound(round_no, checked, limit, answers.__getitem__))
-            sound = {name: answers[name] for name, each in checked.items() if not each.reason}
+            closed = engine.without_spoilers(ClosedRound(round_no, checked, limit, updates.__getitem__))
+            sound = {name: updates[name] for name, each in checked.items() if not each.reason}
             if run.plugins:
                 with TemporaryDirectory() as beside:
                     made = Made(store, round_no, Path(beside))
@@ -340,7 +340,7 @@ def _play(
             verdicts[round_no] = engine.decide(closed)
         if round_no <= run.rounds:
             with blaming(run.plugins, f"combining the models of round {round_no}"):
-                engine.combine(round_no, verdicts[round_no], answers.__getitem__)
+                engine.combine(round_no, verdicts[round_no], updates.__getitem__)
             for name in given_weights(verdicts[round_no]):
                 if (kept := _files(run, store, sites[name], name, round_no).kept).exists():
                     sites[name].accepted = kept
@@ -362,9 +362,9 @@ def _play(
     return Outcome(run, card, chosen, tables, verdicts, finals, *_exchanged(run, store, sites))
 
 
-def answer_of(
+def update_of(
     run: RunConfiguration, store: RunStore, site: Site, name: str, round_no: int
-) -> tuple[Answer, list[MetricsRow]]:
+) -> tuple[Update, list[MetricsRow]]:
     """Return a site's answer to a round, as the aggregator has it, and its table."""
     files, listed, trains = _files(run, store, site, name, round_no), site.trainer.sharing, round_no <= run.rounds
     configuration = round_configuration(run, round_no, name)
@@ -380,7 +380,7 @@ def answer_of(
             site.alone = files.alone_kept
         site.trained += 1
     theta = parse_yaml(tables[RELIABILITY], Reliability, RELIABILITY).theta if RELIABILITY in tables else None
-    return Answer(sent, len(site.dataset.train), theta), read_metrics(tables[METRICS], METRICS)
+    return Update(sent, len(site.dataset.train), theta), read_metrics(tables[METRICS], METRICS)
 
 
 def _exchanged(run: RunConfiguration, store: RunStore, sites: Mapping[str, Site]) -> tuple[int, int]:

@@ -227,8 +227,8 @@ def test_what_changes_while_it_is_read_is_read_again(run: Played, store: RunStor
     run.offer_and_consent()
     seen = []
 
-    def tell(reading: of_aggregator.Reading) -> int:
-        seen.append(reading.store.round_no)
+    def tell(opened: of_aggregator.OpenedRun) -> int:
+        seen.append(opened.store.round_no)
         if len(seen) < 3:
             store.ask(len(seen), ("north",), ("north",))  # as a daemon does meanwhile
         return seen[-1]

@@ -12,10 +12,10 @@ from shared.exchange.records.surveys import (
     FORMATS,
     MAKERS,
     QUANTILES,
-    Answer,
     Sheet,
     Spread,
     Survey,
+    SurveyAnswer,
 )
 
 NONE = Spread(**dict.fromkeys(QUANTILES))
@@ -53,7 +53,7 @@ def sheet(**changes: object) -> Sheet:
 
 def answered(site: str, told: Sheet) -> Asked:
     survey = Survey(federation="retina", site=site, number=1, task="dr_staging", classes=["0", "1"], created=WHEN)
-    answer = Answer(
+    answer = SurveyAnswer(
         federation="retina",
         site=site,
         number=1,

@@ -26,7 +26,7 @@ from shared.escaping import quoted
 from shared.folder.durable import write_file
 from shared.learning.methods import method_names
 
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 UNASKED = "pass it as an option, or use --defaults"
 
 
@@ -119,14 +119,14 @@ def _list_methods(offered: Mapping[str, str]) -> None:
         say(f"  {name:{width}}  {summary}")
 
 
-def _asked(what: str, usual: object, kind: click.ParamType[Any], take: Callable[[Any], Answer]) -> Answer:
+def _asked(what: str, usual: object, kind: click.ParamType[Any], take: Callable[[Any], AnswerT]) -> AnswerT:
     """Ask a person, again as long as ``take`` raises ConfigurationError; return what ``take`` makes of the answer."""
 
-    def taken(text: str) -> Answer:
+    def taken(text: str) -> AnswerT:
         try:
             return take(kind.convert(text, None, None))
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from None
 
-    answer: Answer = asked(lambda: click.prompt(what, default=usual, type=kind, value_proc=taken), what, UNASKED)
+    answer: AnswerT = asked(lambda: click.prompt(what, default=usual, type=kind, value_proc=taken), what, UNASKED)
     return answer

@@ -9,7 +9,7 @@ from typing import Any
 
 from aggregator.listing import list_runs
 from aggregator.overview import SiteOverview, overview_of, read_run_in_turn
-from aggregator.run_view import Reading, Round, RunView, view_of, view_run
+from aggregator.run_view import OpenedRun, Round, RunView, view_of, view_run
 from aggregator.store import runs_in
 from shared.durations import duration_text
 from shared.errors import DropfedError
@@ -65,19 +65,19 @@ def run_report(work: Path, run: str) -> str | None:
         return str(error)
 
 
-def _run(reading: Reading) -> dict[str, Any]:
-    view, run = view_of(reading), reading.run
-    overview = overview_of(reading, view)
+def _run(opened: OpenedRun) -> dict[str, Any]:
+    view, run = view_of(opened), opened.run
+    overview = overview_of(opened, view)
     return {
         "overview": asdict(overview),
         "about": {
-            "federation": next((ledger.peer.federation for ledger in reading.ledgers.values()), None),
+            "federation": next((ledger.peer.federation for ledger in opened.ledgers.values()), None),
             "task": run.task,
             "method": run.method,
             "began": _time(view.rounds[0].began) if view.rounds else None,
         },
         "words": {name: _words(site, _score(view, name)) for name, site in overview.sites.items()},
-        "rounds": [_round(reading, each) for each in reversed(view.rounds[-ROUNDS_SHOWN:])],
+        "rounds": [_round(opened, each) for each in reversed(view.rounds[-ROUNDS_SHOWN:])],
         "curves": [curve for name in (view.score, "loss") if (curve := _curve(view, name))],
     }
 
@@ -103,12 +103,12 @@ def _words(site: SiteOverview, score: str | None) -> dict[str, str | None]:
     }
 
 
-def _round(reading: Reading, found: Round) -> dict[str, Any]:
+def _round(opened: OpenedRun, found: Round) -> dict[str, Any]:
     """Return a round, and what came of each site's part in it: the verdict, or how far the round is."""
-    began, settled, update = found.began, found.settled, MessageRef("update", reading.run.run, found.round)
-    has_answered = {site for site, ledger in reading.ledgers.items() if ledger.is_settled(update)}
+    began, settled, update = found.began, found.settled, MessageRef("update", opened.run.run, found.round)
+    has_answered = {site for site, ledger in opened.ledgers.items() if ledger.is_settled(update)}
     return {
-        "name": round_name(reading.run, found.round),
+        "name": round_name(opened.run, found.round),
         "began": _time(began),
         "took": duration_text(settled - began) if began and settled else None,
         "sites": {

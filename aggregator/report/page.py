@@ -16,7 +16,7 @@ from aggregator.report.heldout_figures import heldout_figures
 from aggregator.report.tables import Table
 from aggregator.report.timeline import timeline
 from aggregator.results import best_so_far
-from aggregator.run_view import Reading, RunView, open_run_files, view_of
+from aggregator.run_view import OpenedRun, RunView, open_run_files, view_of
 from aggregator.store import RunStore
 from shared.errors import DataError, RejectedError
 from shared.exchange.names import Name
@@ -83,9 +83,9 @@ class WritePages(Question[None]):
 
 
 def _write_pages(work: Path, store: RunStore, folder: Path, heldout: HeldOut | str) -> None:
-    reading = open_run_files(work, store)
-    view, run, configuration = view_of(reading), reading.run, read_configuration(work)
-    aggregate = _aggregate(reading, view)
+    opened = open_run_files(work, store)
+    view, run, configuration = view_of(opened), opened.run, read_configuration(work)
+    aggregate = _aggregate(opened, view)
     prepare_compute(EXACT, configuration.threads)
     model = heldout if isinstance(heldout, str) else heldout.model()
     measured = heldout if isinstance(heldout, str) else _measured(heldout, store, aggregate)
@@ -137,13 +137,13 @@ def _write_figure(folder: Path, figure: Figure) -> None:
             write_file(path, content)
 
 
-def _aggregate(reading: Reading, view: RunView) -> int:
+def _aggregate(opened: OpenedRun, view: RunView) -> int:
     """Return the aggregate that the page looks at closely: the chosen one, or the one that would be chosen now."""
     if view.card:
         return view.card.chosen_round
-    if not any(reading.store.aggregate_path(number).exists() for number in range(len(view.rounds) + 1)):
+    if not any(opened.store.aggregate_path(number).exists() for number in range(len(view.rounds) + 1)):
         return 0
-    return best_so_far(reading.store, reading.ledgers, view.score)
+    return best_so_far(opened.store, opened.ledgers, view.score)
 
 
 def _measured(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured | str:

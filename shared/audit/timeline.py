@@ -12,7 +12,7 @@ from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, KINDS, MANIFEST, MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
-from shared.exchange.records.surveys import Answer, Survey
+from shared.exchange.records.surveys import Survey, SurveyAnswer
 from shared.exchange.records.values import Payload
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import digest_of, fingerprint, open_signed
@@ -120,7 +120,7 @@ def timeline(readings: Mapping[str, Reading]) -> list[Line]:
 
     What is missing stands where its sender goes on without it, or at the end.
     """
-    folders: list[list[tuple[str, Message | NewKey | Survey | Answer]]]
+    folders: list[list[tuple[str, Message | NewKey | Survey | SurveyAnswer]]]
     folders = [[(site, found) for found in _ordered(reading)] for site, reading in readings.items()]
     folders += [[(site, found) for found in reading.surveys.values()] for site, reading in readings.items()]
     events: list[Line] = []
@@ -129,7 +129,7 @@ def timeline(readings: Mapping[str, Reading]) -> list[Line]:
         if isinstance(found, NewKey):
             events.append(found)
             continue
-        if isinstance(found, Survey | Answer):
+        if isinstance(found, Survey | SurveyAnswer):
             events.append(_figures(readings[site], found))
             continue
         event = event_of(readings[site], found)
@@ -184,7 +184,7 @@ def _new_keys(side: Peer) -> list[NewKey]:
     return found
 
 
-def _figures(reading: Reading, found: Survey | Answer) -> Figures:
+def _figures(reading: Reading, found: Survey | SurveyAnswer) -> Figures:
     """Return a survey, or the answer to one, as an event."""
     if isinstance(found, Survey):
         path, said = names.survey_path(found.number), f"asks about images of {found.task}"
@@ -248,7 +248,7 @@ def _turn(found: Message | NewKey) -> tuple[int, str]:
     return (found.from_seq - 1, found.path) if isinstance(found, NewKey) else (found.manifest.seq, "")
 
 
-def _created(found: Message | NewKey | Survey | Answer) -> str:
+def _created(found: Message | NewKey | Survey | SurveyAnswer) -> str:
     return found.manifest.created if isinstance(found, Message) else found.created
 
 

@@ -19,7 +19,7 @@ from shared.exchange.records.wire import FileEntry
 from shared.exchange.weights import LARGEST, TensorFile, magnitude_of, write_tensors, write_zeros
 from shared.folder.durable import link_file
 from shared.learning.combinations import open_rule
-from shared.learning.combine import Answers, Combined, distances, implausible
+from shared.learning.combine import Combined, Updates, distances, implausible
 from shared.learning.methods.contract import MODEL, Contribution, Groups, Method
 from shared.learning.model_files import save_tensors
 from shared.learning.run_files import RunFiles
@@ -27,8 +27,8 @@ from shared.learning.schedules import round_configuration
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A site's answer that passed every check.
+class Update:
+    """A site's answer to a round, once it has passed every check.
 
     Args:
         files: by group, in the plain form; ``MODEL`` too, but in the closing round.
@@ -74,7 +74,7 @@ class Aggregation:
             write_zeros(self._store.state_path(0, group), listed)
         save_tensors(network, self._sharing.shared, self._store.aggregate_path(0))
 
-    def weights(self, accepted: Mapping[str, Answer]) -> dict[str, float]:
+    def weights(self, accepted: Mapping[str, Update]) -> dict[str, float]:
         """Return each accepted site's weight in the aggregate: 0 for those that the run's rule leaves out.
 
         Raises:
@@ -87,7 +87,7 @@ class Aggregation:
         apart = {}
         if self._rule.measures_distances:
             brought = {group: TensorList(tensors=listed) for group, listed in self._sharing.trained.items()}
-            files = {site: answer.files for site, answer in accepted.items()}
+            files = {site: update.files for site, update in accepted.items()}
             apart = distances(files, {MODEL: self._sharing.shared, **brought})
         chosen = self._rule.choose(sorted(accepted), apart)
         # 3. Those weigh what the method says (protocol 7.2), or 1 / |S| under a rule that does not listen to the sites.
@@ -106,7 +106,7 @@ class Aggregation:
         return f"{self._run.method} with {rule} left the model out"
 
     def aggregate(
-        self, round_no: int, accepted: Mapping[str, Answer], weights: Mapping[str, float]
+        self, round_no: int, accepted: Mapping[str, Update], weights: Mapping[str, float]
     ) -> dict[Path, FileEntry]:
         """Make the next global model: what goes with it first, itself last.
 
@@ -134,7 +134,7 @@ class Aggregation:
         entries[targets[MODEL]] = self._combination(round_no, accepted, weights).write(targets)
         return entries
 
-    def try_out(self, round_no: int, accepted: Mapping[str, Answer]) -> None:
+    def try_out(self, round_no: int, accepted: Mapping[str, Update]) -> None:
         """Check that the next global model can be made of these answers; nothing is written.
 
         An average cannot lead out of where the answers lie; only what a method adds to it can.
@@ -150,16 +150,16 @@ class Aggregation:
         if type(self._method).combine is not Method.combine:
             self._combination(round_no, counted, weights).try_out()
 
-    def _rows(self, round_no: int, accepted: Mapping[str, Answer]) -> dict[str, dict[str, float]]:
-        return self._method.rows(round_no, {site: answer.contribution() for site, answer in accepted.items()})
+    def _rows(self, round_no: int, accepted: Mapping[str, Update]) -> dict[str, dict[str, float]]:
+        return self._method.rows(round_no, {site: update.contribution() for site, update in accepted.items()})
 
-    def _combination(self, round_no: int, accepted: Mapping[str, Answer], weights: Mapping[str, float]) -> Combined:
-        files = {site: answer.files for site, answer in accepted.items()}
+    def _combination(self, round_no: int, accepted: Mapping[str, Update], weights: Mapping[str, float]) -> Combined:
+        files = {site: update.files for site, update in accepted.items()}
         return Combined(
             self._method,
             {MODEL: self._sharing.shared, **self._made},
             before=self._before(round_no, self._store.aggregate_path(round_no - 1)),
-            answers=Answers(files, weights, agreed=self._store.agreed(round_no)),
+            updates=Updates(files, weights, agreed=self._store.agreed(round_no)),
             buffers=frozenset(self._sharing.buffers),
             rule=self._rule,
             numbers=self._run.wire.numbers,
@@ -205,7 +205,7 @@ class Aggregation:
         """Have a round whose answers all were left out end as it began."""
         leave(self._store, self._run.sites, self._made, round_no)
 
-    def settle(self, round_no: int, sound: Mapping[str, Answer]) -> None:
+    def settle(self, round_no: int, sound: Mapping[str, Update]) -> None:
         """Make what goes with the aggregate that a round's answers were measured with.
 
         Raises:
@@ -213,7 +213,7 @@ class Aggregation:
         """
         if not self._sharing.with_final or not sound:
             return
-        settled = self._method.settle({site: answer.contribution() for site, answer in sound.items()})
+        settled = self._method.settle({site: update.contribution() for site, update in sound.items()})
         for group, tensors in settled.items():
             for name, tensor in tensors.items():
                 if not magnitude_of(tensor) <= LARGEST:

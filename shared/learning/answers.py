@@ -24,7 +24,7 @@ from shared.learning.schedules import learning_rate
 from shared.learning.spoilers import spoilers
 
 if TYPE_CHECKING:
-    from shared.learning.aggregation import Aggregation, Answer
+    from shared.learning.aggregation import Aggregation, Update
     from shared.learning.methods.contract import Method
 
 UNANSWERED = ("late", "withdrawn")
@@ -55,7 +55,7 @@ class ClosedRound:
     Args:
         checked: what the check of each asked site's answer gave; None where none came.
         limit: what a score must exceed; see ``passes``.
-        answer: returns that of a site whose answer passed its check, here or in ``late``.
+        update: returns that of a site whose update passed its check, here or in ``late``.
         withdrawn: the sites that have left the run.
         late: what the check of an answer to the round before gave, which came once that was closed. It counts here
             where the site has not answered this round by now, and has not left the run.
@@ -64,13 +64,13 @@ class ClosedRound:
     round_no: int
     checked: Mapping[str, Scored | None]
     limit: float | None
-    answer: Callable[[str], Answer]
+    update: Callable[[str], Update]
     withdrawn: Collection[str] = ()
     late: Mapping[str, Late] = field(default_factory=dict)
 
-    def answers(self, sites: Iterable[str]) -> dict[str, Answer]:
+    def updates(self, sites: Iterable[str]) -> dict[str, Update]:
         """Return the answers of sites, by site."""
-        return {site: self.answer(site) for site in sites}
+        return {site: self.update(site) for site in sites}
 
 
 def limit_below(last: float, tolerance: BelowLast) -> float:
@@ -98,7 +98,7 @@ def comparison(score: str | None, tolerance: float | None, *, exceeds: bool) -> 
     return f"score {float(score or 0):.4f} {'exceeds' if exceeds else 'does not exceed'} the tolerance {tolerance}"
 
 
-def check_answer(
+def check_update(
     message: Message,
     file: Callable[[str], Path],
     run: RunConfiguration,
@@ -174,20 +174,20 @@ def without_spoilers(run: RunConfiguration, closed: ClosedRound, aggregation: Ag
 
     Written on the way is what goes with the aggregate that the answers were measured with.
     """
-    round_no, scored, answers = closed.round_no, closed.checked, closed.answers
+    round_no, scored, updates = closed.round_no, closed.checked, closed.updates
     # 1. Of all sound answers: what goes with the aggregate that they were measured with (protocol 7.3). If some had to
     #    be left out, it is made again of the rest, for the last try may have been of others.
     sound = sorted(site for site, each in scored.items() if each and not each.reason)
-    spoilt = spoilers(sound, run.method, lambda tried: aggregation.settle(round_no, answers(tried)))
+    spoilt = spoilers(sound, run.method, lambda tried: aggregation.settle(round_no, updates(tried)))
     if spoilt:
-        aggregation.settle(round_no, answers(site for site in sound if site not in spoilt))
+        aggregation.settle(round_no, updates(site for site in sound if site not in spoilt))
     # 2. Of those that also pass the tolerance check: the next aggregate, which is only tried here.
     accepted = sorted(
         site
         for site, each in scored.items()
         if each and site not in spoilt and passes(each, run, round_no, closed.limit)
     )
-    spoilt |= spoilers(accepted, run.method, lambda tried: aggregation.try_out(round_no, answers(tried)))
+    spoilt |= spoilers(accepted, run.method, lambda tried: aggregation.try_out(round_no, updates(tried)))
     checked = {
         site: each.model_copy(update={"reason": spoilt[site]}) if each and site in spoilt else each
         for site, each in scored.items()
@@ -210,7 +210,7 @@ def decide(run: RunConfiguration, closed: ClosedRound, aggregation: Aggregation 
     # 3. The method and the run's rule weigh those: a_k (protocol 7.2 and 7.5).
     weights, why_left_out = {}, ""
     if accepted and aggregation:
-        weights = aggregation.weights(closed.answers(accepted))
+        weights = aggregation.weights(closed.updates(accepted))
         why_left_out = aggregation.why_left_out(len(accepted))
     # 4. Each site that was asked has its verdict (protocol 6.3), also who sent nothing.
     return {

@@ -31,7 +31,7 @@ Files = Mapping[str, Path]
 
 
 @dataclass(frozen=True)
-class Answers:
+class Updates:
     """What a round's accepted sites sent: checked files in the plain form.
 
     Args:
@@ -66,22 +66,22 @@ class _Stretch:
 class _Part(_Stretch):
     """See ``contract.Part``."""
 
-    answers: Answers
+    updates: Updates
     rule: Rule
 
     @property
     def accepted(self) -> int:
-        return len(self.answers.weights)
+        return len(self.updates.weights)
 
     @property
     def agreed(self) -> int:
-        return self.answers.agreed or self.accepted
+        return self.updates.agreed or self.accepted
 
     def mean(self, group: str = MODEL) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         # Σ a_k · x_k in the order of the sites' names, whatever the order of arrival (protocol 7.2).
-        sites = sorted(self.answers.weights)
-        values = (self._read(self.answers.files[site][group]) for site in sites)
-        return self.rule.average(values, [self.answers.weights[site] for site in sites])
+        sites = sorted(self.updates.weights)
+        values = (self._read(self.updates.files[site][group]) for site in sites)
+        return self.rule.average(values, [self.updates.weights[site] for site in sites])
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Combined:
     method: Method
     tensors: Mapping[str, TensorList]
     before: Files
-    answers: Answers
+    updates: Updates
     buffers: frozenset[str] = frozenset()
     rule: Rule = field(default_factory=Rule)
     numbers: Numbers = "float32"
@@ -133,10 +133,10 @@ class Combined:
         # 1. Part by part, in float64, by the method's own formula; buffers are averaged whatever it is (protocol 7.3).
         shape = self.tensors[group].tensors[name].shape
         total = np.empty(count_of(shape), dtype=np.float32)
-        most = max(1, PART // len(self.answers.weights)) if self.rule.compares_all else PART
+        most = max(1, PART // len(self.updates.weights)) if self.rule.compares_all else PART
         for start in range(0, len(total), most):
             count = min(most, len(total) - start)
-            part = _Part(name, start, count, self.before, self._opened, self.answers, self.rule)
+            part = _Part(name, start, count, self.before, self._opened, self.updates, self.rule)
             with np.errstate(over="ignore"):
                 is_averaged = name in self.buffers
                 found = part.mean() if is_averaged else self._combined(part, group)
@@ -203,18 +203,18 @@ def implausible(
     return None
 
 
-def distances(answers: Mapping[str, Files], tensors: Mapping[str, TensorList]) -> dict[tuple[str, str], float]:
+def distances(updates: Mapping[str, Files], tensors: Mapping[str, TensorList]) -> dict[tuple[str, str], float]:
     """Return the squared distance between the answers of each two sites, the earlier name first.
 
     Args:
-        answers: files by site and group.
+        updates: files by site and group.
         tensors: what of them counts, by group.
     """
-    sites = sorted(answers)
+    sites = sorted(updates)
     apart = dict.fromkeys(combinations(sites, 2), 0.0)
     most = max(1, PART // len(sites))
     for group, listed in tensors.items():
-        opened = [TensorFile(answers[site][group]) for site in sites]
+        opened = [TensorFile(updates[site][group]) for site in sites]
         for name, tensor in listed.tensors.items():
             size = count_of(tensor.shape)
             for start in range(0, size, most):

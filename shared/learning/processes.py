@@ -30,7 +30,7 @@ from shared.learning.methods.contract import Local, Method
 from shared.learning.objectives import IGNORED, WHOLE, Share
 
 Item = TypeVar("Item")
-Answer = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+Forward = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """``Method.answer`` to a batch's inputs."""
 
 PATIENCE = timedelta(minutes=30)
@@ -67,7 +67,7 @@ class Processes:
         return batch[len(batch) * self.rank // self.count : len(batch) * (self.rank + 1) // self.count]
 
     @contextmanager
-    def answering(self, method: Method, local: Local) -> Iterator[Answer]:
+    def answering(self, method: Method, local: Local) -> Iterator[Forward]:
         """Yield a method's ``answer``; while the block runs, all processes have one gradient after ``backward``."""
         yield partial(method.answer, local)
 
@@ -106,7 +106,7 @@ class Together(Processes):
     """One of several processes that ``joined`` each other."""
 
     @contextmanager
-    def answering(self, method: Method, local: Local) -> Iterator[Answer]:
+    def answering(self, method: Method, local: Local) -> Iterator[Forward]:
         with _common_norms(local.network):
             # Anew for each epoch: what moves may be other parameters, and all begin as the one that leads stands.
             yield DistributedDataParallel(

@@ -22,8 +22,8 @@ from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry
 from shared.exchange.trust import Message
 from shared.exchange.weights import check_tensors
-from shared.learning.aggregation import Aggregation, Answer
-from shared.learning.answers import ClosedRound, check_answer, decide, without_spoilers
+from shared.learning.aggregation import Aggregation, Update
+from shared.learning.answers import ClosedRound, check_update, decide, without_spoilers
 from shared.learning.late import move_on
 from shared.learning.methods.contract import MODEL, Method
 from shared.learning.run_files import RunFiles, Scored
@@ -59,7 +59,7 @@ class PlainFiles:
     def _model(self, site: str, round_no: int, model: Path) -> Path:
         if self.run.wire == PLAIN:
             return model
-        plain, before = self.store.answer_path(round_no, site), self.store.aggregate_for(round_no - 1, site)
+        plain, before = self.store.update_path(round_no, site), self.store.aggregate_for(round_no - 1, site)
         if not plain.exists():
             decode(model, plain, self.sharing.shared, self.run.wire, before, shown_as=self._shown_as(round_no))
         return plain
@@ -120,9 +120,9 @@ class RoundEngine:
             with held_against(ref.path):
                 # 1. It holds what its round and the method have it hold (protocol 6.3); its table, θ and ε are
                 #    well-formed (protocol 8.3 and 8.4).
-                theta, spent = check_answer(message, file, self._run, self._sharing, self._method, form=form)
-                answer = Answer(self.files(site, ref.round_no, file, counts_in=counts_in), images, theta)
-                return self.scored(ref, site, answer, spent, score=score)
+                theta, spent = check_update(message, file, self._run, self._sharing, self._method, form=form)
+                update = Update(self.files(site, ref.round_no, file, counts_in=counts_in), images, theta)
+                return self.scored(ref, site, update, spent, score=score)
         except RejectedError as error:
             return Scored.refused(str(error))
 
@@ -130,7 +130,7 @@ class RoundEngine:
         self,
         ref: MessageRef,
         site: str,
-        answer: Answer,
+        update: Update,
         spent: float | None,
         *,
         score: Callable[[Path, str], float | None],
@@ -147,10 +147,10 @@ class RoundEngine:
         found = None
         if ref.round_no <= self._run.rounds:
             # 2. Its model holds the run's tensors (protocol 9.1), and is scored (protocol 7.9).
-            found = score(answer.files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
+            found = score(update.files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
             # 3. What came beside the model can follow from how far training has moved that (protocol 7.3).
-            self._aggregation.require_plausible(ref, site, answer.files, answer.images)
-        return Scored(score=_text(found), theta=_text(answer.theta), epsilon=_text(spent), reason="")
+            self._aggregation.require_plausible(ref, site, update.files, update.images)
+        return Scored(score=_text(found), theta=_text(update.theta), epsilon=_text(spent), reason="")
 
     def files(
         self, site: str, round_no: int, file: Callable[[str], Path], *, counts_in: int | None = None
@@ -171,7 +171,7 @@ class RoundEngine:
         return decide(self._run, closed, self._aggregation)
 
     def combine(
-        self, round_no: int, verdicts: Mapping[str, Verdict], answer: Callable[[str], Answer]
+        self, round_no: int, verdicts: Mapping[str, Verdict], update: Callable[[str], Update]
     ) -> dict[Path, FileEntry]:
         """Make the next global model of the answers that have a weight; without one the round ends as it began.
 
@@ -188,7 +188,7 @@ class RoundEngine:
             return {}
         # 2. The models are combined by their weights. Of what could not be sent nothing is kept.
         try:
-            return self._aggregation.aggregate(round_no, {site: answer(site) for site in given}, given)
+            return self._aggregation.aggregate(round_no, {site: update(site) for site in given}, given)
         except OverflowError:
             self._aggregation.leave(round_no)
             raise

@@ -88,7 +88,7 @@ class RunFiles(ABC):
         """Return a group that goes with the model which a round's answers were measured with."""
         return self._round(round_no) / f"settled-{group}{names.WEIGHTS_SUFFIX}"
 
-    def answer_path(self, round_no: int, site: str) -> Path:
+    def update_path(self, round_no: int, site: str) -> Path:
         """Return a site's model in the plain form."""
         return self._round(round_no) / "answers" / site / names.SITE_MODEL
 

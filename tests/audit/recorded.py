@@ -28,7 +28,7 @@ from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
 from shared.exchange.trust import Message
 from shared.exchange.weights import TensorFile, entry_of, write_tensors
-from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.aggregation import Aggregation, Update
 from shared.learning.answers import ClosedRound, decide, limit_below, without_spoilers
 from shared.learning.choice import choose
 from shared.learning.late import move_on
@@ -183,7 +183,7 @@ class Recorded:
         run, trains = self.run, number <= self.run.rounds
         asked = tuple(site for site in run.sites if number > 1 or site not in self._agree_late)
         self.store.ask(number, asked, asked)
-        answers: dict[str, Answer] = {}
+        answers: dict[str, Update] = {}
         scored: dict[str, Scored | None] = {}
         late: dict[str, Late] = {}
         for site in asked:
@@ -210,14 +210,14 @@ class Recorded:
             if (site, number) in self._late:
                 self._came_late[site] = self._answer(site, number, trains=trains)[0].files[MODEL]
 
-    def _counted_late(self, site: str, number: int) -> tuple[Answer, Late]:
+    def _counted_late(self, site: str, number: int) -> tuple[Update, Late]:
         """Have an answer to the round before count in this one."""
         base, now = (self.store.aggregate_path(aggregate) for aggregate in (number - 2, number - 1))
         moved, update = self.store.late_path(number, site), MessageRef("update", self.run.run, number - 1)
         move_on(self._came_late[site], base, now, self._listed, moved, shown_as=site)
         scored = Scored(score=str(SCORE), theta=None, reason="")
         images = 20 + 10 * self.run.sites.index(site)
-        return Answer({MODEL: moved}, images), Late(update=self.messages[site, update].digest, scored=scored)
+        return Update({MODEL: moved}, images), Late(update=self.messages[site, update].digest, scored=scored)
 
     def _limit(self, *, trains: bool) -> float | None:
         """What a score must exceed; of an aggregate, ``LAST`` is the score."""
@@ -237,7 +237,7 @@ class Recorded:
             to_site[names.state_file(group)] = self.store.state_path(number - 1, group)
         self._send(site, MessageRef("round", run.run, number), to_site)
 
-    def _answer(self, site: str, number: int, *, trains: bool) -> tuple[Answer, Scored]:
+    def _answer(self, site: str, number: int, *, trains: bool) -> tuple[Update, Scored]:
         """It answers: every tensor moved by a draw of its own."""
         run, aggregate = self.run, self.store.aggregate_for(number - 1, site)
         rate = round_configuration(run, number, site).learning_rate
@@ -264,7 +264,7 @@ class Recorded:
         self._send(site, MessageRef("update", run.run, number), from_site)
         self._tables.setdefault(number, {})[site] = read_metrics(table, names.METRICS)
         score = str(SCORE) if trains else None
-        return Answer(files, 20 + 10 * run.sites.index(site)), Scored(score=score, theta=None, reason="")
+        return Update(files, 20 + 10 * run.sites.index(site)), Scored(score=score, theta=None, reason="")
 
     def _write_control(self, path: Path, listed: TensorList, *, before: Path, control: Path, trained: Path) -> None:
         """How a control variate has changed, as after four steps of SGD."""

@@ -21,7 +21,7 @@ from shared.exchange.records.run import BelowLast, Plugin
 from shared.exchange.records.verdicts import CameLate
 from shared.exchange.signing import KEY_FILE
 from shared.learning import plugins
-from shared.learning.aggregation import Answer
+from shared.learning.aggregation import Update
 from shared.learning.answers import ClosedRound
 from shared.learning.methods.contract import MODEL
 from shared.learning.run_files import Late, Scored
@@ -189,8 +189,8 @@ def test_it_holds_up_neither_a_site_s_verdict_nor_a_run_that_is_stopped(
     first = store.aggregate_path(0)
     checked = {"north": Scored(score="0.9", theta=None, reason="")}
 
-    def answer(_site: str) -> Answer:
-        return Answer({MODEL: first}, images=10)
+    def answer(_site: str) -> Update:
+        return Update({MODEL: first}, images=10)
 
     # 1. What becomes no number with a site's answer, and not with one that moves nothing, is held against the site.
     (place / "Decide-combine").write_text("nan nan")  # with all answers, and with this one alone

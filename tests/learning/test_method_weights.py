@@ -10,7 +10,7 @@ import pytest
 from aggregator.store import RunStore
 from shared.errors import ActionRequiredError
 from shared.exchange.records.tensors import Sharing
-from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.aggregation import Aggregation, Update
 from shared.learning.methods.contract import Contribution, Groups, Method
 from shared.learning.methods.terms import MethodOptions
 from tests.federation.running import run_configuration
@@ -32,7 +32,7 @@ def weights_of(home: Path, given: Mapping[str, float]) -> dict[str, float]:
     store, method = RunStore(home, RUN), Given(MethodOptions())
     method.given = given
     store.begin(run_configuration(run=RUN), Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
-    accepted = {site: Answer({}, images=5) for site in ("north", "south")}
+    accepted = {site: Update({}, images=5) for site in ("north", "south")}
     return Aggregation(store, method, Groups()).weights(accepted)
 
 

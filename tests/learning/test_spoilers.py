@@ -19,7 +19,7 @@ from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.exchange.records.wire import Numbers
 from shared.exchange.weights import LARGEST, check_tensors, write_tensors, write_zeros
-from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.aggregation import Aggregation, Update
 from shared.learning.answers import ClosedRound, decide, without_spoilers
 from shared.learning.combine import implausible
 from shared.learning.methods import open_method
@@ -48,11 +48,11 @@ def scaffold(home: Path, numbers: Numbers = "float32", **options: object) -> tup
     return Aggregation(store, open_method("scaffold", options), groups), run
 
 
-def answer(home: Path, site: str, model: float, control: float) -> Answer:
+def update(home: Path, site: str, model: float, control: float) -> Update:
     files = {MODEL: home / f"{site}-model", CONTROL: home / f"{site}-control"}
     for group, value in ((MODEL, model), (CONTROL, control)):
         write_tensors(files[group], W, lambda _, value=value: np.full(2, value, np.float32))
-    return Answer(files, 10)
+    return Update(files, 10)
 
 
 SOUND = Scored(score="0.9", theta=None, reason="")
@@ -74,7 +74,7 @@ def test_a_number_beyond_what_any_network_has_is_poison(value: float, tmp_path: 
 def test_a_control_variate_of_any_size_names_its_site(control: float, holds: bool, tmp_path: Path) -> None:
     """With w = 0, c = 0 and η = 0.1, a model at 0.5 can come with no change beyond 5."""
     aggregation, _ = scaffold(tmp_path / "work")
-    sent = answer(tmp_path, "north", 0.5, control)
+    sent = update(tmp_path, "north", 0.5, control)
     if holds:
         aggregation.require_plausible(UPDATE, "north", sent.files, 1)
     else:
@@ -86,10 +86,10 @@ def test_a_control_variate_of_any_size_names_its_site(control: float, holds: boo
 
 def test_a_weighted_sites_control_variate_may_be_as_much_larger(tmp_path: Path) -> None:
     aggregation, _ = scaffold(tmp_path / "work", weighted=True, mean_images=10)
-    aggregation.require_plausible(UPDATE, "north", answer(tmp_path, "north", 0.5, -9.9).files, 20)
+    aggregation.require_plausible(UPDATE, "north", update(tmp_path, "north", 0.5, -9.9).files, 20)
     for images, control in ((20, -10.4), (10, -9.9)):
         with pytest.raises(RejectedError, match="w holds numbers that cannot follow"):
-            sent = answer(tmp_path, "north", 0.5, control)
+            sent = update(tmp_path, "north", 0.5, control)
             aggregation.require_plausible(UPDATE, "north", sent.files, images)
 
 
@@ -152,11 +152,11 @@ def test_what_an_honest_site_sends_is_plausible(tmp_path_factory: pytest.TempPat
 def test_what_cannot_be_sent_names_the_site_without_whom_it_can(tmp_path: Path) -> None:
     """Each number alone holds; with a server rate of 10 the next model would be beyond all bounds."""
     aggregation, run = scaffold(tmp_path / "work", server_rate=10.0)
-    answers = {
-        site: answer(tmp_path, site, model, 0.0) for site, model in (("east", 1.0), ("north", 1.6e7), ("south", 2.0))
+    updates = {
+        site: update(tmp_path, site, model, 0.0) for site, model in (("east", 1.0), ("north", 1.6e7), ("south", 2.0))
     }
     scored = dict.fromkeys(SITES, SOUND)
-    closed = ClosedRound(1, scored, run.tolerance, answers.__getitem__)
+    closed = ClosedRound(1, scored, run.tolerance, updates.__getitem__)
     found = without_spoilers(run, closed, aggregation)
     assert [site for site, each in found.checked.items() if each and each.reason] == ["north"]
     verdicts = decide(run, found, aggregation)
@@ -170,7 +170,7 @@ def test_what_cannot_be_sent_names_the_site_without_whom_it_can(tmp_path: Path) 
         in verdicts["north"].reason
     )
     assert not (tmp_path / "work" / "runs" / run.run / "rounds" / "0001" / "aggregate.safetensors").exists()
-    aggregation.aggregate(1, {site: answers[site] for site in ("east", "south")}, {"east": 0.5, "south": 0.5})
+    aggregation.aggregate(1, {site: updates[site] for site in ("east", "south")}, {"east": 0.5, "south": 0.5})
 
 
 # --- who it is --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from aggregator import rounds
-from aggregator.facts import early_offers, late_answer, may_be_offered_early, run_facts, site_facts
+from aggregator.facts import early_offers, late_update, may_be_offered_early, run_facts, site_facts
 from aggregator.store import withdrawal_of
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records.run import RunConfiguration
@@ -316,7 +316,7 @@ def _closed(office: Office) -> dict[str, Desk]:
         scored[site] = score if office.desks[site].scored else None
     late = {}
     for site in participants:
-        if late_answer(office.known[site], run, round_no, was_late=office.desks[site].was_late) is not None:
+        if late_update(office.known[site], run, round_no, was_late=office.desks[site].was_late) is not None:
             late[site] = Late(update=_ANY_DIGEST, scored=Scored(score=None, theta=None, reason=""))
     any_model: Any = _AnyModel()
     withdrawn = {site for site in participants if withdrawal_of(office.known[site], run.run) is not None}

@@ -23,7 +23,7 @@ from shared.exchange.records.values import decimal_text
 from shared.exchange.records.verdicts import CameLate, Verdict
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
-from shared.learning.aggregation import Aggregation, Answer
+from shared.learning.aggregation import Aggregation, Update
 from shared.learning.answers import SOUND, UNANSWERED, ClosedRound, passes
 from shared.learning.methods.contract import MODEL, Groups, Method
 from shared.learning.round_engine import RoundEngine, given_weights
@@ -43,7 +43,7 @@ class Round:
     Args:
         asked: by site, the message that asked it.
         verdicts: by site.
-        answers: by site, the answer that its verdict is on.
+        updates: by site, the update that its verdict is on.
         late: by site, its answer to the round before, where the verdict tells of that.
         gone: why the tensor files of a site cannot be looked at.
     """
@@ -51,7 +51,7 @@ class Round:
     number: int
     asked: dict[str, Message] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    answers: dict[str, Message] = field(default_factory=dict)
+    updates: dict[str, Message] = field(default_factory=dict)
     late: dict[str, Message] = field(default_factory=dict)
     gone: dict[str, str] = field(default_factory=dict)
 
@@ -67,9 +67,9 @@ def find_round(readings: Mapping[str, Reading], run: str, number: int) -> Round:
         if verdict is None:
             continue
         found.verdicts[site] = verdict
-        answer = reading.messages.get(answered)
-        if answer is not None and reading.messages[settled].manifest.in_reply_to == answer.digest:
-            found.answers[site] = answer
+        update = reading.messages.get(answered)
+        if update is not None and reading.messages[settled].manifest.in_reply_to == update.digest:
+            found.updates[site] = update
         elif verdict.late is not None and (late := _late(reading, run, number, verdict.late)) is not None:
             found.late[site] = late
     return found
@@ -77,10 +77,10 @@ def find_round(readings: Mapping[str, Reading], run: str, number: int) -> Round:
 
 def _late(reading: Reading, run: str, number: int, told: CameLate) -> Message | None:
     """Return the answer to the round before that a verdict tells of, if the verdict on it says that it came late."""
-    answer = reading.messages.get(MessageRef("update", run, number - 1))
+    update = reading.messages.get(MessageRef("update", run, number - 1))
     before = reading.record_or_none(MessageRef("verdict", run, number - 1), Verdict)
     was_late = before is not None and before.status == "late"
-    return answer if was_late and answer is not None and answer.digest == told.update else None
+    return update if was_late and update is not None and update.digest == told.update else None
 
 
 class Replayer:
@@ -126,18 +126,18 @@ class Replayer:
         if without_verdict := sorted(found.asked.keys() - found.verdicts.keys()):
             yield lacking(number, "verdicts", f"no verdict (yet) on {', '.join(without_verdict)}")
             return
-        named = {**found.answers, **found.late}
+        named = {**found.updates, **found.late}
         paths = {site: self._open(site, message, found, opened) for site, message in named.items()}
-        answers: dict[str, Answer] = {}
+        updates: dict[str, Update] = {}
         scored: dict[str, Scored | None] = {}
         late: dict[str, Late] = {}
         for site, verdict in found.verdicts.items():
-            if site in found.answers:
-                scored[site] = yield from self._check(site, found, found.answers[site], paths[site], answers)
+            if site in found.updates:
+                scored[site] = yield from self._check(site, found, found.updates[site], paths[site], updates)
                 continue
             scored[site] = self._unanswered(verdict)
             if site in found.late:
-                checked = yield from self._check(site, found, found.late[site], paths[site], answers)
+                checked = yield from self._check(site, found, found.late[site], paths[site], updates)
                 late[site] = Late(update=found.late[site].digest, scored=checked)
             elif verdict.late is not None:
                 what = f"answer of {site} to round {number - 1}, which came late"
@@ -146,13 +146,13 @@ class Replayer:
                 )
         limit = yield from self._limit(found)
         left = {site for site, verdict in found.verdicts.items() if verdict.status == "withdrawn"}
-        closed = ClosedRound(number, scored, limit, answers.__getitem__, left, late)
-        closed, untried = self._together(found, closed, answers)
-        yield from self._verdicts(found, closed, answers, untried)
-        sound = {site: answers[site] for site in answers if (each := closed.checked[site]) and not each.reason}
+        closed = ClosedRound(number, scored, limit, updates.__getitem__, left, late)
+        closed, untried = self._together(found, closed, updates)
+        yield from self._verdicts(found, closed, updates, untried)
+        sound = {site: updates[site] for site in updates if (each := closed.checked[site]) and not each.reason}
         yield from self._settle(found, sound)
         if number <= run.rounds:
-            yield from self._aggregate(found, answers)
+            yield from self._aggregate(found, updates)
 
     def _open(self, site: str, message: Message, found: Round, opened: ExitStack) -> dict[str, Path]:
         """Return the files of an answer that are there, as its manifest says they are."""
@@ -176,7 +176,7 @@ class Replayer:
         return Scored.refused(verdict.reason or "refused")
 
     def _check(
-        self, site: str, found: Round, message: Message, paths: Mapping[str, Path], answers: dict[str, Answer]
+        self, site: str, found: Round, message: Message, paths: Mapping[str, Path], updates: dict[str, Update]
     ) -> Generator[Step, None, Scored]:
         """Check one answer as the aggregator does.
 
@@ -199,7 +199,7 @@ class Replayer:
             found.gone.setdefault(site, f"aggregate {of_round - 1} or {number - 1} is not here")
         if site in found.gone:
             yield lacking(number, what, found.gone[site])
-            answers[site] = self._answer(site, self._by_group(paths), told.theta)
+            updates[site] = self._update(site, self._by_group(paths), told.theta)
             return Scored(score=told_score, theta=told.theta, epsilon=told.epsilon, reason=_reason_of(late or told))
         scored = self._engine.check(
             message,
@@ -215,7 +215,7 @@ class Replayer:
             yield Step(number, what, "same" if is_omitted else "differs", scored.reason)
             return scored
         files = self._engine.files(site, of_round, paths.__getitem__, counts_in=counts_in)
-        answers[site] = self._answer(site, files, scored.theta)
+        updates[site] = self._update(site, files, scored.theta)
         if trains:
             yield from self._score(site, found, told_score, files[MODEL], f"{message.ref.path}/{names.SITE_MODEL}")
         return scored.model_copy(update={"score": told_score if trains else None})
@@ -277,8 +277,8 @@ class Replayer:
         named = {group: names.state_file(group) for group in (*self._sharing.measured, *self._sharing.trained)}
         return {group: paths[name] for group, name in {MODEL: names.SITE_MODEL, **named}.items() if name in paths}
 
-    def _answer(self, site: str, files: Mapping[str, Path], theta: str | None) -> Answer:
-        return Answer(files, self._images(site), None if theta is None else finite(theta))
+    def _update(self, site: str, files: Mapping[str, Path], theta: str | None) -> Update:
+        return Update(files, self._images(site), None if theta is None else finite(theta))
 
     def _images(self, site: str) -> int:
         """Return on how many images a site has said that it trains."""
@@ -286,7 +286,7 @@ class Replayer:
         return consent.training_images if consent and consent.agrees else 0
 
     def _together(
-        self, found: Round, closed: ClosedRound, answers: Mapping[str, Answer]
+        self, found: Round, closed: ClosedRound, updates: Mapping[str, Update]
     ) -> tuple[ClosedRound, str | None]:
         """Return what came out, once all answers were tried together; and why they could not be."""
         checked, run = closed.checked, self._run
@@ -294,12 +294,12 @@ class Replayer:
             site: 1.0 for site, each in checked.items() if each and passes(each, run, found.number, closed.limit)
         }
         gone = checked.keys() & found.gone.keys()
-        if why := found.gone[min(gone)] if gone else self._why_not(found, accepted, answers):
+        if why := found.gone[min(gone)] if gone else self._why_not(found, accepted, updates):
             return closed, why
         return self._engine.without_spoilers(closed), None
 
     def _verdicts(
-        self, found: Round, closed: ClosedRound, answers: Mapping[str, Answer], untried: str | None
+        self, found: Round, closed: ClosedRound, updates: Mapping[str, Update], untried: str | None
     ) -> Iterator[Step]:
         """Yield what was decided about each site, and its weight.
 
@@ -309,7 +309,7 @@ class Replayer:
         """
         number, run = found.number, self._run
         yield from self._by_the_clock(found)
-        needed = sorted(found.gone.keys() & answers.keys())
+        needed = sorted(found.gone.keys() & updates.keys())
         if needed and run.combination.rule == "krum":
             yield lacking(number, "weights", found.gone[needed[0]])
             return
@@ -323,7 +323,7 @@ class Replayer:
             return
         for site, verdict in decided.items():
             told = found.verdicts[site]
-            if site not in found.answers:
+            if site not in found.updates:
                 if told.late is not None and verdict.late is not None:
                     yield _compared_late(number, site, told.late, verdict.late)
                 continue
@@ -353,26 +353,26 @@ class Replayer:
             what, withdrawn = f"verdict on {site}", MessageRef("withdrawal", run) in self._readings[site].messages
             if verdict.status == "withdrawn" and not withdrawn:
                 yield Step(number, what, "differs", "it says withdrawn, and there is no withdrawal")
-            elif site not in found.answers and verdict.status == "omitted":
+            elif site not in found.updates and verdict.status == "omitted":
                 yield lacking(number, what, "its answer was refused as it came, and is no message of this folder")
-            elif site not in found.answers and verdict.status in SOUND:
+            elif site not in found.updates and verdict.status in SOUND:
                 yield lacking(number, what, "the answer is not here")
             elif verdict.status in UNANSWERED:
                 yield lacking(number, what, f"deadlines are by the aggregator's clock; it says {verdict.status}")
 
-    def _settle(self, found: Round, sound: Mapping[str, Answer]) -> Iterator[Step]:
+    def _settle(self, found: Round, sound: Mapping[str, Update]) -> Iterator[Step]:
         """Yield what goes with the aggregate that this round's answers were measured with."""
-        gone = [site for site, answer in sound.items() if not self._sharing.measured.keys() <= answer.files.keys()]
+        gone = [site for site, update in sound.items() if not self._sharing.measured.keys() <= update.files.keys()]
         if self._sharing.with_final and gone:
             why = found.gone.get(gone[0], "it is not here")
             yield lacking(found.number, "what goes with the model received", why)
         elif self._sharing.with_final and sound:
             self._aggregation.settle(found.number, sound)
 
-    def _aggregate(self, found: Round, answers: Mapping[str, Answer]) -> Iterator[Step]:
+    def _aggregate(self, found: Round, updates: Mapping[str, Update]) -> Iterator[Step]:
         number, what = found.number, f"aggregate {found.number}"
         given = given_weights(found.verdicts)
-        if (why := self._why_not(found, given, answers)) is not None:
+        if (why := self._why_not(found, given, updates)) is not None:
             taken = "; it is taken as it was sent" if self._models.adopt(number) else ", nor was it sent on"
             self._state_is_known = not self._groups.at_aggregator
             yield lacking(number, what, f"{why}{taken}")
@@ -382,7 +382,7 @@ class Replayer:
         for tried in self._numbers_agreed(number):
             self._models.agreed_so_far = tried
             with suppress(OverflowError):
-                self._engine.combine(number, found.verdicts, answers.__getitem__)
+                self._engine.combine(number, found.verdicts, updates.__getitem__)
             if all(self._models.are_what_was_sent(reading, number + 1) for reading in next_round):
                 break
         else:
@@ -405,7 +405,7 @@ class Replayer:
         for site, verdict in sorted(found.verdicts.items()):
             if verdict.status not in SOUND and not verdict.share:
                 continue
-            if site not in found.answers and site not in found.late:
+            if site not in found.updates and site not in found.late:
                 return f"the answer of {site}, which was accepted, is not here"
             if self._consent(site) is None:
                 return f"the consent of {site} cannot be read here"
@@ -415,7 +415,7 @@ class Replayer:
             return None
         return f"what {', '.join(absent)} sent cannot be read here, and may have had a share"
 
-    def _why_not(self, found: Round, weights: Mapping[str, float], answers: Mapping[str, Answer]) -> str | None:
+    def _why_not(self, found: Round, weights: Mapping[str, float], updates: Mapping[str, Update]) -> str | None:
         """Return why the next global model cannot be computed, or None."""
         if why := self._missing_of_shares(found):
             return why
@@ -426,7 +426,7 @@ class Replayer:
         for site in sorted(weights):
             if site in found.gone:
                 return found.gone[site]
-            if site not in answers or MODEL not in answers[site].files:
+            if site not in updates or MODEL not in updates[site].files:
                 return f"the answer of {site} does not hold"
         return None
 
