@@ -295,15 +295,9 @@ def _troubles(opened: OpenedRun, view: RunView) -> list[str]:
     return [*([full] if full else []), *own, *view.standstills]
 
 
-<<<<<<< HEAD
 def _next(opened: OpenedRun, view: RunView, waited_for: list[str]) -> str | None:
-    """Return what happens then."""
-    store, run, newest = opened.store, opened.run, len(view.rounds)
-=======
-def _next(reading: Reading, view: RunView, waited_for: list[str]) -> str | None:
     """Return what happens once the run has what it waits for."""
-    store, run, newest = reading.store, reading.run, len(view.rounds)
->>>>>>> a143589f3933e66f1cb6025dd6f27a180b45f47e
+    store, run, newest = opened.store, opened.run, len(view.rounds)
     if view.is_over:
         return "the run ends" if waited_for else None
     if store.stop_requested:

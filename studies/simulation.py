@@ -22,7 +22,6 @@ from aggregator.model_work import Made, try_still
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError, RejectedError
-from shared.exchange import names
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MAX_ROUND, METRICS, RELIABILITY
 from shared.exchange.reading import check_record, parse_yaml
@@ -325,9 +324,8 @@ def _play(
         for name, update in updates.items():
             with blaming(run.plugins, f"checking {name}'s answer of round {round_no}"):
                 spent = epsilon_in(tables[round_no][name]) if run.privacy else None
-                ref = names.MessageRef("update", run.run, round_no)
                 try:
-                    checked[name] = engine.scored(ref, name, update, spent, score=scorer.score)
+                    checked[name] = engine.scored(round_no, name, update, spent, score=scorer.score)
                 except RejectedError as error:
                     checked[name] = Scored.refused(str(error))
         with blaming(run.plugins, f"weighing the answers of round {round_no}"):

@@ -27,7 +27,7 @@ from shared.doors.numbers import finite, whole
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records.answers import Consent, Reliability
+from shared.exchange.records.answers import Reliability
 from shared.exchange.records.run import BelowLast, RoundConfiguration, RunConfiguration, round_name
 from shared.exchange.records.values import decimal_text, fewest, most
 from shared.exchange.records.verdicts import CameLate, FinalCard, Verdict
@@ -72,7 +72,7 @@ def _offer(reading: Reading, message: Message, run: RunConfiguration) -> Iterato
 
 
 def _consent(reading: Reading, message: Message, _run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    consent = reading.record_or_none(message.ref, Consent)
+    consent = reading.consent(message.ref.run)
     if consent is not None and not consent.agrees and consent.images:
         yield names.CONSENT, "tells of images though it says no"
 
@@ -81,7 +81,7 @@ def _round(reading: Reading, message: Message, run: RunConfiguration) -> Iterato
     ref = message.ref
     if ref.round_no > run.rounds + 1:
         yield names.MANIFEST, f"is of a round after the closing one, {run.rounds + 1}"
-    consent = reading.record_or_none(MessageRef("consent", ref.run), Consent)
+    consent = reading.consent(ref.run)
     if consent is not None and not consent.agrees:
         yield names.MANIFEST, "asks a site that has declined"
 
@@ -104,7 +104,7 @@ def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterat
             )
     elif table and not any((row.epoch, row.split) == (0, "validation") for row in table):
         yield names.METRICS, "does not tell how the received model did on the validation images"
-    consent = reading.record_or_none(MessageRef("consent", run.run), Consent)
+    consent = reading.consent(run.run)
     if consent is not None and reading.opened.protocol > 1:  # until then images could be added while a run went on
         for split, told in sorted({(row.over, row.images) for row in table}):
             agreed = consent.images.get(split, "0")

@@ -11,7 +11,6 @@ from shared.errors import RejectedError
 from shared.escaping import escape
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.records.answers import Consent
 from shared.exchange.records.verdicts import FinalCard, Verdict
 
 
@@ -24,7 +23,7 @@ def run_facts(readings: Mapping[str, Reading], run: str) -> dict[str, Any]:
     for site, reading in readings.items():
         if MessageRef("offer", run) not in reading.messages:
             continue
-        consent = reading.record_or_none(MessageRef("consent", run), Consent)
+        consent = reading.consent(run)
         said = "no answer" if consent is None else "agreed" if consent.agrees else "declined"
         facts[f"participants.{site}"] = f"{said}, withdrew" if reading.ending(run) == "withdrawn" else said
         for split, count in sorted(consent.images.items()) if consent else ():

@@ -332,9 +332,13 @@ class Reading(Ledger):
             return False  # which is found where the file is read
         return False
 
+    def consent(self, run: str) -> Consent | None:
+        """Return what the site answered to the offer of a run; None where there is no answer that holds."""
+        return self._once(MessageRef("consent", run), Consent)
+
     def ending(self, run: str) -> Ending | None:
         """Return how a run ended in this folder; None while it goes on, as far as can be read."""
-        consent = self.record_or_none(MessageRef("consent", run), Consent)
+        consent = self.consent(run)
         return ending(run, self.messages.values(), agreed=consent.agrees if consent else None)
 
     def hides(self, run: str) -> bool:

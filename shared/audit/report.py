@@ -22,7 +22,7 @@ from shared.exchange import names
 from shared.exchange.ledger import readable_tables
 from shared.exchange.names import MessageRef
 from shared.exchange.order import Ending
-from shared.exchange.records.answers import Abort, Consent, Withdrawal
+from shared.exchange.records.answers import Abort, Withdrawal
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.surveys import SurveyAnswer
 from shared.exchange.records.tensors import Sharing
@@ -242,7 +242,7 @@ def _stays(listed: Sharing | None) -> Document | None:
 
 def _participant(reading: Reading, run: str) -> Document:
     ref, left = MessageRef("consent", run), MessageRef("withdrawal", run)
-    consent = reading.record_or_none(ref, Consent)
+    consent = reading.consent(run)
     withdrawal = reading.record_or_none(left, Withdrawal)
     verdicts = [
         verdict

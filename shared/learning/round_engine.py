@@ -122,13 +122,13 @@ class RoundEngine:
                 #    well-formed (protocol 8.3 and 8.4).
                 theta, spent = check_update(message, file, self._run, self._sharing, self._method, form=form)
                 update = Update(self.files(site, ref.round_no, file, counts_in=counts_in), images, theta)
-                return self.scored(ref, site, update, spent, score=score)
+                return self.scored(ref.round_no, site, update, spent, score=score)
         except RejectedError as error:
             return Scored.refused(str(error))
 
     def scored(
         self,
-        ref: MessageRef,
+        round_no: int,
         site: str,
         update: Update,
         spent: float | None,
@@ -138,14 +138,14 @@ class RoundEngine:
         """Check the tensors of an answer of which all else is as it should be; other arguments as for ``check``.
 
         Args:
-            ref: where it lies.
+            round_no: that it answers.
             spent: the ε that the site says.
 
         Raises:
             RejectedError: it cannot count.
         """
-        found = None
-        if ref.round_no <= self._run.rounds:
+        ref, found = MessageRef("update", self._run.run, round_no), None
+        if round_no <= self._run.rounds:
             # 2. Its model holds the run's tensors (protocol 9.1), and is scored (protocol 7.9).
             found = score(update.files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
             # 3. What came beside the model can follow from how far training has moved that (protocol 7.3).

@@ -431,7 +431,7 @@ class Replayer:
         return None
 
     def _consent(self, site: str) -> Consent | None:
-        return self._readings[site].record_or_none(MessageRef("consent", self._run.run), Consent)
+        return self._readings[site].consent(self._run.run)
 
     @property
     def _depends_on_agreed(self) -> bool:
