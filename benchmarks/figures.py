@@ -160,6 +160,7 @@ FIGURES = (
     ),
     Figure("wire", "benchmarks.wire", ("shared/exchange", *_LEARNING, "benchmarks/wire.py")),
     Figure("training", "benchmarks.training", ("shared/learning", "benchmarks/training.py")),
+    Figure("demo", "benchmarks.demo demo", _DEMO),
     Figure("demo-dr-staging", "benchmarks.demo demo-dr-staging --task dr_staging", _DEMO),
     Figure("dr-methods", "benchmarks.dr_methods", (*_LEARNING, "benchmarks/dr_methods.py")),
     Figure("methods-grading", "benchmarks.methods grading", (*_LEARNING, "benchmarks/methods.py")),
