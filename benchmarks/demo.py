@@ -28,7 +28,7 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         raise SystemExit(__doc__)
     name, *options = sys.argv[1:]
-    is_data = [before == "--data" for before in ["", *options[:-1]]]
+    is_data = [before == "--data" for before in ["", *options][: len(options)]]
     absolute = [str(Path(option).resolve()) if data else option for option, data in zip(options, is_data, strict=True)]
     # Where the data lie on this machine says nothing to others.
     shown = ["DIR" if data else option for option, data in zip(options, is_data, strict=True)]
