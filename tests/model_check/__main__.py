@@ -28,19 +28,13 @@ _NO_ACCIDENTS = dict.fromkeys(
 )
 MODELS = {
     "one folder, two rounds and the closing one; all accidents": Rules(is_reduced=True, sites=1),
-    "one folder, one round and the closing one; each single step of the daemons, all accidents": Rules(
-        sites=1, rounds=1
-    ),
-    "two folders, one round and the closing one; looks miss anything, all accidents, as often as they like": Rules(
-        is_reduced=True, rounds=1
-    ),
-    "the same with a quorum of two": Rules(is_reduced=True, rounds=1, quorum=2),
-    "the same with one site asked in each round": Rules(is_reduced=True, rounds=1, sites_per_round=1),
-    "two folders, two rounds and the closing one; late answers count next; withdrawals, crashes, deadlines": Rules(
-        is_reduced=True, late_counts_next=True, poison=False, rotations=False, pauses=False, stops=False, trouble=False
-    ),
-    "two folders, two runs of one round and the closing one, the second offered while the first is open": Rules(
-        is_reduced=True, rounds=1, queue=True, **_NO_ACCIDENTS
+    "one folder, two runs of one round, the second offered while the first is open; withdrawals, stops, deadlines": Rules(
+        is_reduced=True,
+        sites=1,
+        rounds=1,
+        queue=True,
+        declines=False,
+        **_NO_ACCIDENTS | {"withdrawals": True, "stops": True, "deadlines": True},
     ),
     "one folder, the same two runs; each single step of the daemons, looks miss anything, deadlines": Rules(
         sites=1,
@@ -49,14 +43,18 @@ MODELS = {
         declines=False,
         **_NO_ACCIDENTS | {"looks_may_miss": True, "deadlines": True},
     ),
-    "one folder, the same two runs; withdrawals, stops, deadlines": Rules(
-        is_reduced=True,
-        sites=1,
-        rounds=1,
-        queue=True,
-        declines=False,
-        **_NO_ACCIDENTS | {"withdrawals": True, "stops": True, "deadlines": True},
+    "two folders, the same two runs; no accidents": Rules(is_reduced=True, rounds=1, queue=True, **_NO_ACCIDENTS),
+    "two folders, two rounds and the closing one; late answers count next; withdrawals, crashes, deadlines": Rules(
+        is_reduced=True, late_counts_next=True, poison=False, rotations=False, pauses=False, stops=False, trouble=False
     ),
+    "one folder, one round and the closing one; each single step of the daemons, all accidents": Rules(
+        sites=1, rounds=1
+    ),
+    "two folders, one round and the closing one; looks miss anything, all accidents, as often as they like": Rules(
+        is_reduced=True, rounds=1
+    ),
+    "the same with a quorum of two": Rules(is_reduced=True, rounds=1, quorum=2),
+    "the same with one site asked in each round": Rules(is_reduced=True, rounds=1, sites_per_round=1),
     "two folders, two rounds and the closing one; all accidents but refused messages": Rules(
         is_reduced=True, poison=False
     ),
