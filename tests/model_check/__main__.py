@@ -28,7 +28,7 @@ _NO_ACCIDENTS = dict.fromkeys(
 )
 MODELS = {
     "one folder, two rounds and the closing one; all accidents": Rules(is_reduced=True, sites=1),
-    "one folder, two runs of one round, the second offered while the first is open; withdrawals, stops, deadlines": Rules(
+    "one folder, two runs of one round, the second offered meanwhile; withdrawals, stops, deadlines": Rules(
         is_reduced=True,
         sites=1,
         rounds=1,
