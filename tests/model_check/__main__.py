@@ -28,15 +28,7 @@ _NO_ACCIDENTS = dict.fromkeys(
 )
 MODELS = {
     "one folder, two rounds and the closing one; all accidents": Rules(is_reduced=True, sites=1),
-    "one folder, two runs of one round, the second offered meanwhile; withdrawals, stops, deadlines": Rules(
-        is_reduced=True,
-        sites=1,
-        rounds=1,
-        queue=True,
-        declines=False,
-        **_NO_ACCIDENTS | {"withdrawals": True, "stops": True, "deadlines": True},
-    ),
-    "one folder, the same two runs; each single step of the daemons, looks miss anything, deadlines": Rules(
+    "one folder, two runs of one round, the second offered meanwhile; each single step, looks miss anything, deadlines": Rules(
         sites=1,
         rounds=1,
         queue=True,
@@ -44,6 +36,14 @@ MODELS = {
         **_NO_ACCIDENTS | {"looks_may_miss": True, "deadlines": True},
     ),
     "two folders, the same two runs; no accidents": Rules(is_reduced=True, rounds=1, queue=True, **_NO_ACCIDENTS),
+    "one folder, the same two runs; withdrawals, stops, deadlines": Rules(
+        is_reduced=True,
+        sites=1,
+        rounds=1,
+        queue=True,
+        declines=False,
+        **_NO_ACCIDENTS | {"withdrawals": True, "stops": True, "deadlines": True},
+    ),
     "two folders, two rounds and the closing one; late answers count next; withdrawals, crashes, deadlines": Rules(
         is_reduced=True, late_counts_next=True, poison=False, rotations=False, pauses=False, stops=False, trouble=False
     ),
