@@ -28,7 +28,7 @@ _NO_ACCIDENTS = dict.fromkeys(
 )
 MODELS = {
     "one folder, two rounds and the closing one; all accidents": Rules(is_reduced=True, sites=1),
-    "one folder, two runs of one round, the second offered meanwhile; each single step, looks miss anything, deadlines": Rules(
+    "one folder, two runs of one round, the second offered meanwhile; each single step, missed looks, deadlines": Rules(
         sites=1,
         rounds=1,
         queue=True,
