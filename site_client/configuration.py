@@ -139,6 +139,7 @@ class SiteConfiguration(Record):
     ``workers`` are processes that prepare images while others are learnt from, and change no number. A CPU does well
     without, for it spends one part in fifty of its time on that; a GPU would wait most of the time.
     ``micro_batch`` is for machines with little memory: the gradients of a batch's parts are added up before its step.
+    ``gpu_memory_gb`` leaves the rest of a shared GPU to others: training that needs more ends, and says so.
     ``exchange`` is a directory in which the daemon works, and not on the server, where it has no network:
     `dropfed-site move` goes between the two.
     ``launcher`` says who trains: the daemon itself, or torchrun's ``processes`` on each of ``nodes`` machines.
@@ -161,6 +162,7 @@ class SiteConfiguration(Record):
     workers: Annotated[int, Field(ge=0, le=64, description="processes that prepare images")] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     micro_batch: Annotated[int, Field(ge=1, le=4096, description="images that training answers at once")] | None = None
+    gpu_memory_gb: Annotated[float, Field(gt=0, description="of its GPU that each process may take")] | None = None
     launcher: Literal["daemon", "torchrun"] = "daemon"
     processes: Annotated[int, Field(ge=1, le=64, description="that train together on each machine")] = 1
     nodes: Annotated[int, Field(ge=1, le=64, description="machines that train together")] = 1
@@ -175,6 +177,8 @@ class SiteConfiguration(Record):
             raise ValueError("processes, nodes: only torchrun starts more than one; add `launcher: torchrun`")
         if self.launcher == "torchrun" and self.device not in ("cpu", "cuda"):
             raise ValueError(f"device: {self.device} is one GPU; torchrun gives each process its own of `device: cuda`")
+        if self.gpu_memory_gb is not None and self.device == "cpu":
+            raise ValueError("gpu_memory_gb: `device: cpu` uses no GPU; leave it out, or set `device: cuda`")
         if (self.nodes > 1) != (self.rendezvous is not None):
             raise ValueError("rendezvous: of more than one node, and only then, name the daemon's address and a port")
         return self
@@ -314,8 +318,13 @@ def computing_of(configuration: SiteConfiguration) -> Computing:
     """Return where and how this site trains."""
     from shared.learning.compute import Computing  # noqa: PLC0415  (PyTorch)
 
-    micro_batch = configuration.micro_batch
-    return Computing(configuration.device, workers_of(configuration), configuration.precision, micro_batch=micro_batch)
+    return Computing(
+        configuration.device,
+        workers_of(configuration),
+        configuration.precision,
+        micro_batch=configuration.micro_batch,
+        gpu_memory_gb=configuration.gpu_memory_gb,
+    )
 
 
 def open_folder(

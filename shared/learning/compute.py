@@ -32,6 +32,7 @@ class Computing:
         processes: who trains: this one alone, or with others.
         micro_batch: the most images that training answers at once; the gradients of a batch of more are added up
             before its step. None: a whole batch.
+        gpu_memory_gb: the most of its GPU's memory that PyTorch's tensors may take, in each process. None: all of it.
     """
 
     device: str = "cpu"
@@ -39,6 +40,7 @@ class Computing:
     precision: Precision = "float32"
     processes: Processes = ALONE
     micro_batch: int | None = None
+    gpu_memory_gb: float | None = None
 
     def place(self, model: nn.Module) -> nn.Module:
         """Return the model itself, moved to where and how it computes best."""
@@ -95,6 +97,10 @@ def prepare_compute(computing: Computing, threads: int) -> None:
     torch.set_num_threads(threads)
     # Not use_deterministic_algorithms: it does the same, and loads 70 MB of compiler first.
     torch.set_deterministic_debug_mode("error" if computing.device == "cpu" else "default")
+    if computing.gpu_memory_gb is not None:
+        device = torch.device(computing.device)
+        share = computing.gpu_memory_gb * 1e9 / torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(share, 1.0), device)
 
 
 def require_computing(computing: Computing) -> None:

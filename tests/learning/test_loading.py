@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from shared.errors import ActionRequiredError, DataError, Stopped
-from shared.learning.compute import EXACT, Computing, require_computing
+from shared.learning.compute import EXACT, Computing, prepare_compute, require_computing
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.loading import prepared
@@ -306,6 +306,24 @@ def test_a_gpu_has_workers_unasked_and_a_cpu_none() -> None:
     assert unasked == Computing("cuda:1", min(len(os.sched_getaffinity(0)) - 1, MOST_WORKERS_UNASKED), "bfloat16")
     assert computing_of(site_of(workers=3)).workers == 3
     assert computing_of(site_of(device="cuda", workers=0)).workers == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_of_a_gpu_no_more_is_taken_than_the_site_allows() -> None:
+    prepare_compute(computing_of(site_of(device="cuda", gpu_memory_gb=0.5)), threads=1)
+    try:
+        torch.empty(200_000_000, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(600_000_000, dtype=torch.uint8, device="cuda")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_without_a_gpu_nothing_of_it_is_bounded() -> None:
+    with pytest.raises(ValueError, match="gpu_memory_gb: `device: cpu` uses no GPU"):
+        site_of(gpu_memory_gb=8)
+    assert computing_of(site_of(device="cuda", gpu_memory_gb=8)).gpu_memory_gb == 8
+    assert computing_of(site_of(device="cuda")).gpu_memory_gb is None
 
 
 def test_a_machine_that_cannot_compute_so_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
