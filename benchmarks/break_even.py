@@ -17,16 +17,23 @@ _ARM = re.compile(r"(?P<method>.+), (?P<images>\d+) images(?: \(.*\))?")  # a re
 _TESTED_ON = {"internal": "own images", "external": "other sites' images"}
 
 
+def arm_of(name: str) -> tuple[str, int] | None:
+    """Return the method and the number of training images of an arm, None of one that is not called by them."""
+    found = _ARM.fullmatch(name)
+    return (found["method"], int(found["images"])) if found else None
+
+
 def curves(comparison: Table, score: str) -> dict[str, dict[str, Curve]]:
     """Return a curve for each method, by what it is tested on, of arms that are called ``METHOD, NUMBER images``."""
     header, *rows = comparison
     found: dict[str, dict[str, dict[int, tuple[float, float]]]] = {}
     for row in rows:
         cells = dict(zip(header, row, strict=True))
-        if (arm := _ARM.fullmatch(cells["arm"])) and cells[score]:
+        if (arm := arm_of(cells["arm"])) and cells[score]:
             mean, _, deviation = cells[score].partition(" ± ")
-            curve = found.setdefault(cells["tested on"], {}).setdefault(arm["method"], {})
-            curve[int(arm["images"])] = (float(mean), float(deviation or "nan"))
+            method, images = arm
+            curve = found.setdefault(cells["tested on"], {}).setdefault(method, {})
+            curve[images] = (float(mean), float(deviation or "nan"))
     return {tested_on: dict(by_method) for tested_on, by_method in found.items()}
 
 
@@ -55,13 +62,14 @@ def break_even_table(comparison: Table, score: str) -> Table:
     for tested_on, by_method in curves(comparison, score).items():
         alone = by_method.pop("alone")
         body += [
-            [method, _TESTED_ON.get(tested_on, tested_on), _text(break_even(alone, curve), sorted(alone))]
+            [method, _TESTED_ON.get(tested_on, tested_on), in_words(break_even(alone, curve), sorted(alone))]
             for method, curve in by_method.items()
         ]
     return [["method", "tested on", "as good alone from"], *body]
 
 
-def _text(found: float | None, numbers: Sequence[int]) -> str:
+def in_words(found: float | None, numbers: Sequence[int]) -> str:
+    """Return what ``break_even`` found, of curves over so many images."""
     if found is None:
         return "no one number: ahead and behind by turns"
     if math.isinf(found):

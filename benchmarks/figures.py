@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.record import CHANGES, RESULTS, commit, git
+from benchmarks.study_designs import UNEQUAL
 
 PAGE = RESULTS / "README.md"
 FOLDERS = {
@@ -181,8 +182,9 @@ FIGURES = (
     Figure("study-fundus-at-length", f"benchmarks.studies fundus-at-length {FUNDUS}", _STUDY),
     *(
         Figure(f"study-{name}", f"benchmarks.studies {name}", _STUDY)
-        for name in ("feduaa-1", "feduaa-2", "theta", "theta-sound", "pays", "fedee", "fedee-signals")
+        for name in ("feduaa-1", "feduaa-2", "theta", "theta-sound", "pays", "fedee", "fedee-signals", *UNEQUAL)
     ),
+    Figure("neighbours", "benchmarks.neighbours", (*_STUDY, "benchmarks/neighbours.py", "benchmarks/break_even.py")),
 )
 
 

@@ -16,6 +16,7 @@ synthetic recordings under much noise.
 feduaa-1, feduaa-2: after Tables 1 and 2 of FedUAA, on five synthetic sites of the paper's relative sizes.
 fundus-at-length: vessels in photographs; DIR holds ``chase_db1``, ``hrf`` and ``fives``.
 pays: when federating pays: four sites of synthetic photographs with 10 to 320 training images each.
+unequal-0, ..., unequal-3: the same sites with 10, 40, 160 and 320 images, in each of them another site with 10.
 
 Writes ``results/study-NAME.json``, ``.md`` (the tables) and ``.png`` (every arm's main score); of ``pays`` the score by
 number of images too, and from where a site does as well alone. Cells lie in ``build/studies/NAME``; the same command

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -280,12 +281,41 @@ _PAYS = {
 }
 
 
+_CAMERAS = {"clinic": CLINIC, "cropped": CROPPED, "pale": PALE, "handheld": HANDHELD}
+
+
 def _large_sites(root: Path, _: Path) -> Data:
     """Draw four sites of as many images as it takes for 320 training ones."""
-    styles = {"clinic": CLINIC, "cropped": CROPPED, "pale": PALE, "handheld": HANDHELD}
-    for number, (site, style) in enumerate(styles.items()):
+    for number, (site, style) in enumerate(_CAMERAS.items()):
         _staging_site(root / site, style, seed=number, images=540)
-    return {site: site for site in styles}
+    return {site: site for site in _CAMERAS}
+
+
+_UNEQUAL = {
+    **_PAYS,
+    "arms": {"FedAvg": {"method": "fedavg"}, "FedBN": {"method": "fedbn"}, "FedUAA": {"method": "feduaa"}},
+}
+UNEQUAL = tuple(f"unequal-{turn}" for turn in range(len(_NUMBERS)))
+_NOT_FOR_TRAINING = [*["test"] * 135, *["validation"] * 81]
+
+
+def training_images(turn: int) -> dict[str, int]:
+    """Return how many training images each site of ``unequal-TURN`` has: over all turns, each number once."""
+    return {site: _NUMBERS[(place + turn) % len(_NUMBERS)] for place, site in enumerate(_CAMERAS)}
+
+
+def _unequal_sites(root: Path, _: Path, *, turn: int) -> Data:
+    """Draw the sites of ``pays``, and leave each as many images to train on as it has in this turn."""
+    data = _large_sites(root, _)
+    for site, number in training_images(turn).items():
+        sets = [*_NOT_FOR_TRAINING, *["train"] * number]
+        rows = list(csv.DictReader((root / site / "labels.csv").open(encoding="utf-8")))
+        for row in rows[len(sets) :]:
+            (root / site / "images" / f"{row['id']}.png").unlink()
+        _write_grades(root / site, [(row["id"], row["grade"]) for row in rows[: len(sets)]])
+        lines = [f"{row['id']},{name}" for row, name in zip(rows, sets, strict=False)]
+        (root / site / SPLIT_FILE).write_text("\n".join(["id,split", *lines]) + "\n")
+    return data
 
 
 _OF_GRADES = {
@@ -417,6 +447,7 @@ DESIGNS = {
     "theta": Design(_THETA, _troubled_sites),
     "theta-sound": Design(_SOUND, _sound_sites),
     "pays": Design(_PAYS, _large_sites, by_images="auroc"),
+    **{name: Design(_UNEQUAL, partial(_unequal_sites, turn=turn)) for turn, name in enumerate(UNEQUAL)},
     "fedee": Design(_FEDEE, _sound_sites),
     "fedee-signals": Design(_FEDEE_SIGNALS, _noisy_recordings),
     "feduaa-1": Design(_FEDUAA_1, _as_many_as_in_the_paper),
