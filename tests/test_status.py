@@ -25,7 +25,7 @@ from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
-from shared.exchange.order import consent_of
+from shared.exchange.order import consent_of, ending_of
 from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.run import RoundConfiguration
 from shared.exchange.records.tensors import Sharing
@@ -345,6 +345,14 @@ def test_nor_does_a_site_take_its_damaged_copies_as_what_was_said(
     path.write_bytes(b"xx")
     with pytest.raises(ActionRequiredError, match=f"{path}.* from the folder or a backup"):
         read(run.site.ledger, work)
+
+
+def test_a_sites_own_consent_that_it_cannot_read_is_not_taken_for_a_no(run: Played) -> None:
+    run.offer()
+    run.sign_and_publish("consent", 0, {names.CONSENT: canonical({"run": RUN, "says": "yes, as tomorrow"})})
+    for asked in (consent_of, ending_of):
+        with pytest.raises(ActionRequiredError, match="signed here; install the version of dropfed that wrote it"):
+            asked(run.site.ledger, RUN)
 
 
 def test_a_run_that_is_not_here_is_told_with_those_that_are(run: Played, store: RunStore) -> None:

@@ -1,4 +1,4 @@
-"""What follows what in one folder: which message an aggregator's message answers, and how a run ends there. Pure.
+"""What follows what in one folder: which message an aggregator's message answers, and how a run ends there.
 
 A site's message answers the one that its kind names (``MessageRef.answers``), and so does a verdict; an offer answers
 the site's card. A round, a final model and an abort answer **the site's newest message that the aggregator had accepted
@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
-from shared.errors import RejectedError
+from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.names import KINDS, Kind, MessageRef
 from shared.exchange.records.answers import Consent
 from shared.exchange.records.values import AnyPayload, sentence
@@ -215,10 +215,10 @@ class Order:
 
 
 def consent_of(exchange: Exchange, run: str) -> Consent | None:
-    """Return a site's answer to the offer, or None if there is none; an ill-formed one counts as no.
+    """Return a site's answer to the offer, or None if there is none; at the aggregator an ill-formed one counts as no.
 
     Raises:
-        ActionRequiredError: it is not as it was signed or accepted.
+        ActionRequiredError: it is not as it was signed or accepted; or it was signed here and cannot be read.
     """
     ref = MessageRef("consent", run)
     if exchange.message(ref) is None:
@@ -227,6 +227,11 @@ def consent_of(exchange: Exchange, run: str) -> Consent | None:
         with held_against(ref.path):
             return exchange.record(ref, Consent)
     except RejectedError as error:
+        if ref in (message.ref for message in exchange.own_messages()):
+            # A site that took its own yes for a no would let go of what its run needs.
+            raise ActionRequiredError(
+                f"{error}: it was signed here; install the version of dropfed that wrote it"
+            ) from error
         return Consent(run=run, agrees=False, reason=sentence(str(error)), images={})
 
 
