@@ -532,7 +532,7 @@ class Decide(Question[dict[Name, Verdict]]):
         closed = ClosedRound(self.round_no, self.checked, self.limit, update, self.withdrawn, self.late)
         closed = engine.without_spoilers(closed)
         beside = self.here.making(self.round_no, self.made / "still")
-        try_still(beside, learning.method, learning.groups(), closed, self.updates)
+        try_still_if_none_counts(beside, learning.method, learning.groups(), closed, self.updates)
         return engine.decide(closed)
 
 
@@ -557,7 +557,9 @@ class Combine(Question[None]):
         aggregation.aggregate(self.round_no, self.updates, self.weights)
 
 
-def try_still(made: Made, method: Method, groups: Groups, closed: ClosedRound, updates: Mapping[str, Update]) -> None:
+def try_still_if_none_counts(
+    made: Made, method: Method, groups: Groups, closed: ClosedRound, updates: Mapping[str, Update]
+) -> None:
     """Do with answers that move nothing what cannot be done with a round's: what is raised then is no site's doing.
 
     Args:

@@ -275,8 +275,8 @@ def _collect(run: RunFacts) -> list[Action]:
     answered = [site for site in participants if site.answered]
     owing = [site for site in participants if site.available and not site.answered]
     spare = [site.name for site in run.sites if site.available and not site.takes_part]
-    # 2. Further sites are asked for what a quorum lacks even if all who owe an answer give it; once the deadline has
-    #    passed, nobody is counted on (protocol 6.9).
+    # 2. How many answers a quorum still lacks if all who owe one give it; after the deadline they no longer count. So
+    #    many further sites are asked (protocol 6.9).
     to_come = 0 if run.overdue else len(owing)
     missing = run.quorum - len(answered) - to_come
     asks_more = missing > 0 and bool(spare)
@@ -291,7 +291,7 @@ def _collect(run: RunFacts) -> list[Action]:
     to_send: list[Action] = [SignRound(site.name, run.round_no) for site in run.sites if site.may_be_sent_round]
     if to_send or to_score:
         return to_send + to_score
-    # 6. ... before further sites are asked (step 5).
+    # 6. ... before further sites are asked (protocol 6.4, step 5).
     if asks_more:
         return [AskMore(run.round_no, _first(run, run.round_no, spare, missing), run.available)]
     return []
@@ -313,7 +313,8 @@ def _settle(run: RunFacts) -> list[Action]:
     # 1. The accepted models are combined (protocol 6.4, step 7); the closing round has none.
     if not run.aggregated and run.round_no <= run.rounds:
         return [Aggregate(run.round_no)]
-    # 2. Each site that was sent the round is told its verdict (step 8), and only then the run goes on (step 9).
+    # 2. Each site that was sent the round is told its verdict (protocol 6.4, step 8), and only then the run goes on
+    #    (step 9).
     verdicts: list[Action] = [
         SignVerdict(site.name, run.round_no)
         for site in run.sites

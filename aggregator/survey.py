@@ -21,7 +21,7 @@ from shared.exchange.handovers import shown
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MAX_RECORD_BYTES, sheet_path, survey_path
 from shared.exchange.reading import check_record
-from shared.exchange.records.surveys import Sheet, Survey, SurveyAnswer
+from shared.exchange.records.surveys import Sheet, SignedSheet, Survey
 from shared.exchange.records.values import now_text
 from shared.exchange.signing import KEY_FILE, SigningKey, digest_of
 from shared.folder.contract import Folder
@@ -46,7 +46,7 @@ class Asked:
 
     site: str
     survey: Survey | None = None
-    answer: SurveyAnswer | None = None
+    answer: SignedSheet | None = None
     trouble: str | None = None
 
 
@@ -147,7 +147,7 @@ def _collect(work: Path, configuration: AggregatorConfiguration, name: str) -> A
         return Asked(name, survey, trouble=str(error))
 
 
-def _answer(folder: Folder, ledger: Mirror, survey: Survey, digest: str) -> SurveyAnswer | None:
+def _answer(folder: Folder, ledger: Mirror, survey: Survey, digest: str) -> SignedSheet | None:
     """Return the site's answer, from here or else from its folder.
 
     Raises:

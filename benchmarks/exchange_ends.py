@@ -51,7 +51,7 @@ from shared.exchange.tables import MetricsRow, write_metrics
 from shared.exchange.trust import Message
 from shared.folder.durable import link_file
 from shared.learning.answers import limit_below
-from shared.learning.combine import Combined, Updates
+from shared.learning.combine import Combined, Weighed
 from shared.learning.data.sets import Members
 from shared.learning.methods.contract import Method
 from shared.learning.tasks.contract import Collection, Dataset
@@ -181,7 +181,7 @@ def images() -> Dataset:
     return Dataset(range(10), range(10), range(10), ("any",))
 
 
-def half_of(method: Method, tensors: Mapping[str, TensorList], *, updates: Updates, **settings: Any) -> Combined:
+def half_of(method: Method, tensors: Mapping[str, TensorList], *, updates: Weighed, **settings: Any) -> Combined:
     """Return half the mean: as in training, no round's model is that of the round before."""
     halves = {site: weight / 2 for site, weight in updates.weights.items()}
     return Combined(method, tensors, updates=replace(updates, weights=halves), **settings)

@@ -16,7 +16,7 @@ from shared.exchange.records.run import Plugin
 from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered
 from shared.learning.kept_card import KeptCard
 from shared.learning.kept_model import described, open_model
-from shared.learning.predictions import PAGE, evaluate_labelled, predict, unreported
+from shared.learning.predictions import PAGE, evaluate_labelled, not_computed, predict
 from shared.plugin_options import PluginOptions, plugin_options
 from shared.plurals import pluralize
 
@@ -81,9 +81,9 @@ def show_scores(
     home, card = described(model)
     asked = Evaluate(folder=home, labelled=folder, page=page)
     found = answered(asked, *_apart(card, plugins))
-    if left_out := ", ".join(found.unreported):
+    if left_out := ", ".join(found.not_computed):
         say(
-            f"warning: {left_out}: not reported; install the plug-in's wheel, and pass {WITH_PLUGINS} to run it",
+            f"warning: {left_out}: not computed; install the plug-in's wheel, and pass {WITH_PLUGINS} to run it",
             err=True,
         )
     if page is not None:  # scores do not depend on it
@@ -150,14 +150,14 @@ class Evaluated:
 
     Args:
         main: the scores that matter most.
-        unreported: those of a plug-in that is not run.
+        not_computed: those of a plug-in that is not run.
     """
 
     images: int
     loss: float | None
     scores: dict[str, float | None]
     main: list[str]
-    unreported: list[str]
+    not_computed: list[str]
 
 
 class Evaluate(Question[Evaluated]):
@@ -172,4 +172,4 @@ class Evaluate(Question[Evaluated]):
         kept = open_model(self.folder)
         evaluation = evaluate_labelled(kept, self.labelled, self.page)
         scores = {name: score.value for name, score in evaluation.scores.items()}
-        return Evaluated(evaluation.images, evaluation.loss, scores, [*kept.task.main_scores], unreported(kept))
+        return Evaluated(evaluation.images, evaluation.loss, scores, [*kept.task.main_scores], not_computed(kept))

@@ -184,7 +184,9 @@ class RoundWork:
             logger.info("%s: %s", store.round_name_of(self._ledger, ref), reason)
 
     def _answer_round(self, ref: MessageRef) -> None:
-        """Train from the signed input alone, so that a crash repeats the work and ends at the same bytes."""
+        """Work on a round from its signed message alone, and sign the update: a crash repeats the work and ends at the
+        same bytes.
+        """
         ledger = self._ledger
         # 1. The round asks for exactly what the offer said that we agreed to (protocol 6.3).
         configuration = ledger.record(ref, RoundConfiguration)
@@ -198,7 +200,7 @@ class RoundWork:
         def is_time(percent: int) -> bool:
             return self._is_time(ref, percent)
 
-        # 3. What is written goes where the signed update will lie, or stays here with its personal parts
+        # 3. Where files go: what leaves, to the update's place in the mirror; what stays, to ``personal/``
         #    (protocol 7.1).
         update = MessageRef("update", ref.run, ref.round_no)
         model, wire = ledger.path(update, names.SITE_MODEL), trainer.run.wire
@@ -221,8 +223,8 @@ class RoundWork:
         worked = self._work_through(trainer, configuration, files, is_time)
         what = f"trained on {pluralize(worked.images, 'image')}" if configuration.epochs else "validated"
         logger.info("%s: %s in %.0f s", store.round_name_of(ledger, ref), what, time.monotonic() - began)
-        # 5. The tables and the tensors that leave are the update (protocol 6.3), in the run's form. After one last look
-        #    whether a person has paused the site or withdrawn it is signed, and what is signed is sent.
+        # 5. The tables and the tensors that leave are the update (protocol 6.3), in the run's form. It
+        #    is signed after one last look whether a person has paused the site or withdrawn.
         answer: dict[str, bytes | Path] = dict(worked.tables)
         known = {}
         for group, entry in worked.sent.items():

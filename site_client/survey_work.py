@@ -22,7 +22,7 @@ from shared.errors import (
 )
 from shared.exchange.channel import Channel
 from shared.exchange.names import MAX_RECORD_BYTES, sheet_path, survey_path
-from shared.exchange.records.surveys import Sheet, Survey, SurveyAnswer
+from shared.exchange.records.surveys import Sheet, SignedSheet, Survey
 from shared.exchange.records.values import now_text
 from shared.exchange.signing import SigningKey, digest_of
 from shared.folder.durable import write_file
@@ -159,7 +159,7 @@ class SurveyWork:
         logger.info("%s: %s: %s", surveys.name_of(number), "answered" if answer.agrees else "declined", answer.reason)
         return True
 
-    def _make(self, survey: Survey, digest: str) -> SurveyAnswer:
+    def _make(self, survey: Survey, digest: str) -> SignedSheet:
         """Make the answer that would be signed, and keep it for ``show``."""
         if survey.task not in self._configuration.data:
             return self._answer_of(survey, digest, f"this hospital has no images of {survey.task}")
@@ -172,8 +172,8 @@ class SurveyWork:
         surveys.write_draft(self._work, made)
         return made
 
-    def _answer_of(self, survey: Survey, digest: str, reason: str, sheet: Sheet | None = None) -> SurveyAnswer:
-        return SurveyAnswer(
+    def _answer_of(self, survey: Survey, digest: str, reason: str, sheet: Sheet | None = None) -> SignedSheet:
+        return SignedSheet(
             federation=survey.federation,
             site=survey.site,
             number=survey.number,

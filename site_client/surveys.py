@@ -22,7 +22,7 @@ from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.escaping import quoted
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MAX_RECORD_BYTES, SURVEYS, sheet_path, survey_path
-from shared.exchange.records.surveys import Sheet, Survey, SurveyAnswer
+from shared.exchange.records.surveys import Sheet, SignedSheet, Survey
 from shared.exchange.signing import digest_of
 from shared.folder.durable import write_file
 from shared.learning.data.division import Block
@@ -57,7 +57,7 @@ def survey(ledger: Mirror, number: int) -> tuple[Survey, str]:
         raise ActionRequiredError(f"{path} is not as it was accepted ({error}); put it back from a backup") from None
 
 
-def answer(ledger: Mirror, number: int) -> SurveyAnswer | None:
+def answer(ledger: Mirror, number: int) -> SignedSheet | None:
     """Return what this site signed in answer to a survey, or None."""
     path = ledger.root / sheet_path(number)
     if not path.exists():
@@ -68,15 +68,15 @@ def answer(ledger: Mirror, number: int) -> SurveyAnswer | None:
         raise ActionRequiredError(f"{path} {error.reason}; put it back from the folder or a backup") from None
 
 
-def write_draft(work: Path, draft: SurveyAnswer) -> None:
+def write_draft(work: Path, draft: SignedSheet) -> None:
     """Keep what would be signed."""
     write_file(_draft_path(work, draft.number), canonical(draft.model_dump(mode="json")))
 
 
-def draft(work: Path, number: int) -> SurveyAnswer | None:
+def draft(work: Path, number: int) -> SignedSheet | None:
     """Return what would be signed; None until the daemon has made it, or if it is damaged and is to be made anew."""
     try:
-        return fill(SurveyAnswer, parse_canonical(_draft_path(work, number).read_bytes(), MAX_RECORD_BYTES))
+        return fill(SignedSheet, parse_canonical(_draft_path(work, number).read_bytes(), MAX_RECORD_BYTES))
     except (FileNotFoundError, Refusal):
         return None
 

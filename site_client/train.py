@@ -436,7 +436,9 @@ class Trainer:
         return alone
 
     def _score_alone(self, this: _Round, alone: Alone) -> None:
-        """Score it like the one that was received; in round 1 it is that one."""
+        """Score the model trained alone as the received one is scored; in round 1 they are the same, so nothing is
+        scored.
+        """
         round_no = this.configuration.round
         if round_no > 1 and is_scored(self.run, round_no):
             for split in RECEIVED_SPLITS:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from aggregator.model_work import Made, try_still
+from aggregator.model_work import Made, try_still_if_none_counts
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError, DataError, RejectedError
@@ -325,7 +325,7 @@ def _play(
             with blaming(run.plugins, f"checking {name}'s answer of round {round_no}"):
                 spent = epsilon_in(tables[round_no][name]) if run.privacy else None
                 try:
-                    checked[name] = engine.scored(round_no, name, update, spent, score=scorer.score)
+                    checked[name] = engine.check_tensors_of(round_no, name, update, spent, score=scorer.score)
                 except RejectedError as error:
                     checked[name] = Scored.refused(str(error))
         with blaming(run.plugins, f"weighing the answers of round {round_no}"):
@@ -334,7 +334,7 @@ def _play(
             if run.plugins:
                 with TemporaryDirectory() as beside:
                     made = Made(store, round_no, Path(beside))
-                    try_still(made, method, groups, closed, sound)
+                    try_still_if_none_counts(made, method, groups, closed, sound)
             verdicts[round_no] = engine.decide(closed)
         if round_no <= run.rounds:
             with blaming(run.plugins, f"combining the models of round {round_no}"):

@@ -17,7 +17,7 @@ from shared.exchange.reading import dump_yaml
 from shared.exchange.records.answers import Consent
 from shared.exchange.records.messages import Federation, Head, Manifest, SiteCard
 from shared.exchange.records.run import RunConfiguration
-from shared.exchange.records.surveys import Survey, SurveyAnswer
+from shared.exchange.records.surveys import SignedSheet, Survey
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.folder.durable import hash_file, write_file
@@ -48,7 +48,7 @@ def surveyed(work: Path, images: Mapping[str, str]) -> None:
         mirror = enrolled(work, site)
         survey = Survey(federation="retina", site=site, number=1, task=RUN.task, classes=["0", "1"], created=WHEN)
         content = OURS.sign(survey.model_dump(mode="json"))
-        answer = SurveyAnswer(
+        answer = SignedSheet(
             federation="retina",
             site=site,
             number=1,

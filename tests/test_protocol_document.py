@@ -18,7 +18,7 @@ from shared.exchange.names import MessageRef, ref_at
 from shared.exchange.records.answers import Consent, Quantiles, Reliability, Withdrawal
 from shared.exchange.records.files import RECORDS
 from shared.exchange.records.messages import Federation, Handover, Manifest, Phase, SiteCard, Status
-from shared.exchange.records.surveys import BIT_DEPTHS, COLOURS, FORMATS, MAKERS, Sheet, Spread, Survey, SurveyAnswer
+from shared.exchange.records.surveys import BIT_DEPTHS, COLOURS, FORMATS, MAKERS, Sheet, SignedSheet, Spread, Survey
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import Encrypt, FileEntry, Wire
@@ -170,7 +170,7 @@ def test_every_field_is_described() -> None:
         Reliability,
         Quantiles,
         Survey,
-        SurveyAnswer,
+        SignedSheet,
         Sheet,
         Spread,
     ):

@@ -13,9 +13,9 @@ from shared.exchange.records.surveys import (
     MAKERS,
     QUANTILES,
     Sheet,
+    SignedSheet,
     Spread,
     Survey,
-    SurveyAnswer,
 )
 
 NONE = Spread(**dict.fromkeys(QUANTILES))
@@ -53,7 +53,7 @@ def sheet(**changes: object) -> Sheet:
 
 def answered(site: str, told: Sheet) -> Asked:
     survey = Survey(federation="retina", site=site, number=1, task="dr_staging", classes=["0", "1"], created=WHEN)
-    answer = SurveyAnswer(
+    answer = SignedSheet(
         federation="retina",
         site=site,
         number=1,

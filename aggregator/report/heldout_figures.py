@@ -36,7 +36,11 @@ TITLES = {
 
 
 def heldout_figures(measured: Measured | str) -> list[Figure]:
-    """Return all figures of the held-out images."""
+    """Return all figures of the held-out images.
+
+    Args:
+        measured: or why nothing could be measured.
+    """
     if isinstance(measured, str):
         return [Figure(name, title, why_none=measured) for name, title in TITLES.items()]
     right = measured.predicted == measured.truth

@@ -51,7 +51,7 @@ def of_classes(view: RunView, aggregate: int, split: Split) -> Figure:
     )
     rows = [[site, *(told(found[site], split, key) for key in grades)] for site in found]
     table = Table(name, caption, ("site", *(str(_grade(key)) for key in grades)), rows)
-    missing = "Not reported: fewer images than the site lets any number be about. Not scored: it has no such grade."
+    missing = "Not reported: fewer images than the site's minimum count. Not scored: it has no such grade."
     alt = f"Shares by site and grade; {_lowest(rows, table.header)}"
     figure = Figure(name, title, f"{caption}. {missing}", alt, table)
     return shares(figure, table, height=1.2 + 0.4 * len(rows), xlabel="grade")

@@ -37,7 +37,7 @@ from shared.exchange.readme import KNOWN_TEXTS
 from shared.exchange.records.answers import Consent
 from shared.exchange.records.messages import Federation, Handover, Head, SiteCard, Status
 from shared.exchange.records.run import RunConfiguration
-from shared.exchange.records.surveys import Survey, SurveyAnswer
+from shared.exchange.records.surveys import SignedSheet, Survey
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import AnyPayload, Payload
 from shared.exchange.signing import digest_of
@@ -92,7 +92,7 @@ class Reading(Ledger):
         self.status: Status | None = None
         self.handovers: dict[str, Handover] = {}
         """Records by which either side changed its key, by path."""
-        self.surveys: dict[str, Survey | SurveyAnswer] = {}
+        self.surveys: dict[str, Survey | SignedSheet] = {}
         """What was asked about the site's images and what it answered, by path, each answer after its survey."""
         self._records: dict[tuple[MessageRef, type[Payload]], Payload | None] = {}
         self.federation = self._read_federation(aggregator_key)

@@ -24,7 +24,7 @@ from shared.exchange.names import MessageRef
 from shared.exchange.order import Ending
 from shared.exchange.records.answers import Abort, Withdrawal
 from shared.exchange.records.run import RunConfiguration
-from shared.exchange.records.surveys import SurveyAnswer
+from shared.exchange.records.surveys import SignedSheet
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import now_text
 from shared.exchange.records.verdicts import FinalCard, Verdict
@@ -174,7 +174,7 @@ def _site(reading: Reading, audit: Audit) -> Document:
         "sheets": [
             {"path": path, "created": record.created, "agrees": record.agrees}
             for path, record in reading.surveys.items()
-            if isinstance(record, SurveyAnswer)
+            if isinstance(record, SignedSheet)
         ],
         "joined": federation.created,
         "software": card.software if card else None,

@@ -12,7 +12,7 @@ from shared.doors import Refusal
 from shared.errors import NotFoundError, RejectedError
 from shared.escaping import escape
 from shared.exchange import names
-from shared.exchange.records.surveys import SurveyAnswer
+from shared.exchange.records.surveys import SignedSheet
 from shared.exchange.signing import digest_of, fingerprint, open_signed
 from shared.exchange.trust import Message
 from shared.exchange.weights import layout_of
@@ -73,7 +73,7 @@ def sent(reading: Reading) -> list[Sent]:
         if names.is_handover(path, reading.opened.site):
             found += [(handover.after.seq, each) for each in _record(reading, path, handover.created)]
     for path, record in reading.surveys.items():
-        if isinstance(record, SurveyAnswer):
+        if isinstance(record, SignedSheet):
             answers = names.survey_path(record.number)
             found += [
                 (record.own_head.seq, replace(each, answers=answers)) for each in _record(reading, path, record.created)

@@ -10,17 +10,23 @@ from heapq import merge
 from shared.audit.reading import NOT_OPENED, Reading
 from shared.escaping import escape
 from shared.exchange import names
-from shared.exchange.names import AGGREGATOR, KINDS, MANIFEST, MessageRef
+from shared.exchange.names import AGGREGATOR, MANIFEST, Kind, MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
-from shared.exchange.records.surveys import Survey, SurveyAnswer
+from shared.exchange.records.surveys import SignedSheet, Survey
 from shared.exchange.records.values import Payload
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import digest_of, fingerprint, open_signed
 from shared.exchange.trust import Message, Peer
 from shared.moments import moment_text
 
-_SAYING: tuple[type[Payload], ...] = (Consent, Withdrawal, Verdict, FinalCard, Abort)
-"""The records that tell an outcome."""
+_SAYING: Mapping[Kind, type[Payload]] = {
+    "consent": Consent,
+    "withdrawal": Withdrawal,
+    "verdict": Verdict,
+    "final": FinalCard,
+    "abort": Abort,
+}
+"""By kind of message, the record that tells an outcome."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ def timeline(readings: Mapping[str, Reading]) -> list[Line]:
 
     What is missing stands where its sender goes on without it, or at the end.
     """
-    folders: list[list[tuple[str, Message | NewKey | Survey | SurveyAnswer]]]
+    folders: list[list[tuple[str, Message | NewKey | Survey | SignedSheet]]]
     folders = [[(site, found) for found in _ordered(reading)] for site, reading in readings.items()]
     folders += [[(site, found) for found in reading.surveys.values()] for site, reading in readings.items()]
     events: list[Line] = []
@@ -129,7 +135,7 @@ def timeline(readings: Mapping[str, Reading]) -> list[Line]:
         if isinstance(found, NewKey):
             events.append(found)
             continue
-        if isinstance(found, Survey | SurveyAnswer):
+        if isinstance(found, Survey | SignedSheet):
             events.append(_figures(readings[site], found))
             continue
         event = event_of(readings[site], found)
@@ -184,7 +190,7 @@ def _new_keys(side: Peer) -> list[NewKey]:
     return found
 
 
-def _figures(reading: Reading, found: Survey | SurveyAnswer) -> Figures:
+def _figures(reading: Reading, found: Survey | SignedSheet) -> Figures:
     """Return a survey, or the answer to one, as an event."""
     if isinstance(found, Survey):
         path, said = names.survey_path(found.number), f"asks about images of {found.task}"
@@ -248,7 +254,7 @@ def _turn(found: Message | NewKey) -> tuple[int, str]:
     return (found.from_seq - 1, found.path) if isinstance(found, NewKey) else (found.manifest.seq, "")
 
 
-def _created(found: Message | NewKey | Survey | SurveyAnswer) -> str:
+def _created(found: Message | NewKey | Survey | SignedSheet) -> str:
     return found.manifest.created if isinstance(found, Message) else found.created
 
 
@@ -259,8 +265,7 @@ def _replies_to(found: Message | NewKey) -> str | None:
 def _outcome(reading: Reading, ref: MessageRef) -> str:
     """Return what a message says, or what was decided about it."""
     told = MessageRef("verdict", ref.run, ref.round_no) if ref.kind == "update" else ref
-    said = next((record for record in _SAYING if record.FILE in KINDS[told.kind].files), None)
-    if said is None:
+    if (said := _SAYING.get(told.kind)) is None:
         return ""
     if reading.is_hidden(told, said.FILE):
         return NOT_OPENED

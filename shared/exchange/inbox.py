@@ -214,8 +214,8 @@ class Inbox:
     def _fails_again(self, path: str) -> bool:
         """Return whether reading failed here before. A first failure may be a torn read; a second one is told.
 
-        Else whoever writes in the folder could have a message fail in another way each time, and be waited for for
-        ever.
+        Otherwise somebody who can write in the folder could make a message fail differently each time, and it would be
+        waited for for ever.
         """
         failed_before = path in self._failed
         self._failed.add(path)

@@ -159,8 +159,6 @@ class Mirror(Ledger):
     def says(self, ref: MessageRef, name: str, size: int, sha256: str) -> bool:
         """Return whether an accepted or signed file's decrypted content has this size and SHA-256.
 
-        An encrypted file counts as if it had, if our key is missing.
-
         Of one that is encrypted nobody can tell without our key: then it counts as what it says.
         """
         try:

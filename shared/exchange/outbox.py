@@ -60,7 +60,7 @@ class Outbox:
     ) -> Message:
         """Write a message into the mirror, manifest last. A message that is signed stays as it is.
 
-        What the run wants encrypted is.
+        Payloads that the run wants encrypted are encrypted.
 
         Args:
             files: content by name; a ``Path`` on the same disk is linked, not copied.

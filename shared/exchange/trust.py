@@ -55,7 +55,7 @@ from shared.exchange.names import (
 from shared.exchange.order import Link
 from shared.exchange.reading import dump_yaml, fault_in, parse_yaml
 from shared.exchange.records.messages import Federation, Handover, Head, Manifest, SiteCard, Status
-from shared.exchange.records.surveys import Survey, SurveyAnswer
+from shared.exchange.records.surveys import SignedSheet, Survey
 from shared.exchange.records.values import PROTOCOL, PROTOCOLS, Protocol
 from shared.exchange.records.wire import Encrypt, Wire, encrypts
 from shared.exchange.signing import digest_of, enrolment_code, open_signed
@@ -234,7 +234,7 @@ class Peer:
         self._require_here(survey, number, path)
         return survey
 
-    def open_sheet(self, content: bytes, survey: Survey, digest: str) -> SurveyAnswer:
+    def open_sheet(self, content: bytes, survey: Survey, digest: str) -> SignedSheet:
         """Check a site's answer to a survey; its key is as for a heartbeat, and was not handed over before the survey.
 
         Args:
@@ -244,7 +244,7 @@ class Peer:
             RejectedError: signature, names or number do not hold, it is not well-formed, or answers another survey.
         """
         body, key = self._open_signed(content, path := sheet_path(survey.number))
-        answer = _of_protocol(body, SurveyAnswer, path, self.protocol)
+        answer = _of_protocol(body, SignedSheet, path, self.protocol)
         is_stale = key not in (self.newest_key, self.key_of(answer.own_head.seq))
         # Whoever holds a copy of an old key could name an old message, so the key must have been in use at the survey
         # (protocol 5.1).
@@ -262,7 +262,7 @@ class Peer:
         keys = (self.key, *(each.key for each in self.handovers))
         return self.handovers[keys.index(key)].created
 
-    def _require_here(self, record: Survey | SurveyAnswer, number: int, path: str) -> None:
+    def _require_here(self, record: Survey | SignedSheet, number: int, path: str) -> None:
         if (record.federation, record.site) != (self.federation, self.site):
             _refuse(path, f"was written for {record.federation}/{record.site}")
         if record.number != number:

@@ -19,7 +19,7 @@ from shared.exchange.records.wire import FileEntry
 from shared.exchange.weights import LARGEST, TensorFile, magnitude_of, write_tensors, write_zeros
 from shared.folder.durable import link_file
 from shared.learning.combinations import open_rule
-from shared.learning.combine import Combined, Updates, distances, implausible
+from shared.learning.combine import Combined, Weighed, distances, implausible
 from shared.learning.methods.contract import MODEL, Contribution, Groups, Method
 from shared.learning.model_files import save_tensors
 from shared.learning.run_files import RunFiles
@@ -28,7 +28,7 @@ from shared.learning.schedules import round_configuration
 
 @dataclass(frozen=True)
 class Update:
-    """A site's answer to a round, once it has passed every check.
+    """What a site sent in answer to a round, in the plain form.
 
     Args:
         files: by group, in the plain form; ``MODEL`` too, but in the closing round.
@@ -159,7 +159,7 @@ class Aggregation:
             self._method,
             {MODEL: self._sharing.shared, **self._made},
             before=self._before(round_no, self._store.aggregate_path(round_no - 1)),
-            updates=Updates(files, weights, agreed=self._store.agreed(round_no)),
+            updates=Weighed(files, weights, agreed=self._store.agreed(round_no)),
             buffers=frozenset(self._sharing.buffers),
             rule=self._rule,
             numbers=self._run.wire.numbers,
@@ -180,7 +180,7 @@ class Aggregation:
         """Check that what a site sent beside its trained model can follow from that model.
 
         Args:
-            place: where the answer lies.
+            ref: of the update.
             files: by group, in the plain form, checked.
             images: on how many the site has said that it trains.
 

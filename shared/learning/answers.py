@@ -55,7 +55,8 @@ class ClosedRound:
     Args:
         checked: what the check of each asked site's answer gave; None where none came.
         limit: what a score must exceed; see ``passes``.
-        update: returns that of a site whose update passed its check, here or in ``late``.
+        update: returns a site's update, or the late one that stands in for it; only of sites whose update passed its
+            check.
         withdrawn: the sites that have left the run.
         late: what the check of an answer to the round before gave, which came once that was closed. It counts here
             where the site has not answered this round by now, and has not left the run.
@@ -170,7 +171,8 @@ def _check_files(
 
 
 def without_spoilers(run: RunConfiguration, closed: ClosedRound, aggregation: Aggregation) -> ClosedRound:
-    """Return a round in which it is said why those answers do not count that cannot be worked on with the others.
+    """Return the round with a reason for each answer that cannot be worked on together with the others, so that it
+    does not count.
 
     Written on the way is what goes with the aggregate that the answers were measured with.
     """

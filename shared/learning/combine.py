@@ -31,8 +31,8 @@ Files = Mapping[str, Path]
 
 
 @dataclass(frozen=True)
-class Updates:
-    """What a round's accepted sites sent: checked files in the plain form.
+class Weighed:
+    """What a round's accepted sites sent, and what each counts for: checked files in the plain form.
 
     Args:
         files: by site and group; each has ``MODEL``.
@@ -66,7 +66,7 @@ class _Stretch:
 class _Part(_Stretch):
     """See ``contract.Part``."""
 
-    updates: Updates
+    updates: Weighed
     rule: Rule
 
     @property
@@ -99,7 +99,7 @@ class Combined:
     method: Method
     tensors: Mapping[str, TensorList]
     before: Files
-    updates: Updates
+    updates: Weighed
     buffers: frozenset[str] = frozenset()
     rule: Rule = field(default_factory=Rule)
     numbers: Numbers = "float32"

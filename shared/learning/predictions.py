@@ -217,15 +217,15 @@ def evaluate_kept(kept: KeptModel, samples: Sequence[Sample]) -> Evaluation:
     Raises:
         FaultError: a score of a plug-in's lies elsewhere than the model's run says.
     """
-    told = {name: where for name, where in kept.card.scores.items() if name not in unreported(kept)}
+    told = {name: where for name, where in kept.card.scores.items() if name not in not_computed(kept)}
     found = evaluate(with_measures(kept.task, told), kept.model, samples, kept.objective)
     if kept.card.plugins:
         require_ranges(found.scores, told)
     return found
 
 
-def unreported(kept: KeptModel) -> list[str]:
-    """Return the scores of the model's run that are not reported here, for they come from a wheel that may not run."""
+def not_computed(kept: KeptModel) -> list[str]:
+    """Return the scores of the model's run that are not computed here, for they come from a wheel that may not run."""
     return [name for name in kept.card.scores if name not in kept.task.scores and not is_permitted("scores", name)]
 
 

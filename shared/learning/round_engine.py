@@ -122,11 +122,11 @@ class RoundEngine:
                 #    well-formed (protocol 8.3 and 8.4).
                 theta, spent = check_update(message, file, self._run, self._sharing, self._method, form=form)
                 update = Update(self.files(site, ref.round_no, file, counts_in=counts_in), images, theta)
-                return self.scored(ref.round_no, site, update, spent, score=score)
+                return self.check_tensors_of(ref.round_no, site, update, spent, score=score)
         except RejectedError as error:
             return Scored.refused(str(error))
 
-    def scored(
+    def check_tensors_of(
         self,
         round_no: int,
         site: str,
@@ -135,10 +135,11 @@ class RoundEngine:
         *,
         score: Callable[[Path, str], float | None],
     ) -> Scored:
-        """Check the tensors of an answer of which all else is as it should be; other arguments as for ``check``.
+        """Do steps 2 and 3 of ``check``; other arguments as for that.
 
         Args:
             round_no: that it answers.
+            update: of which all but the tensors has been checked.
             spent: the ε that the site says.
 
         Raises:

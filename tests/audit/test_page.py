@@ -24,7 +24,7 @@ from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
 from shared.exchange.records.messages import Head
 from shared.exchange.records.run import Plugin
-from shared.exchange.records.surveys import Survey, SurveyAnswer
+from shared.exchange.records.surveys import SignedSheet, Survey
 from shared.exchange.signing import SigningKey, canonical, digest_of, fingerprint, in_groups
 from shared.folder.durable import write_file
 from shared.moments import moment_text
@@ -95,7 +95,7 @@ def answer_a_survey(run: Played) -> None:
     """The aggregator asks about the site's images, and the site answers with a sheet."""
     survey = Survey(federation="retina", site="north", number=1, task="dr_staging", classes=["0", "1"], created=WHEN)
     asked = SigningKey.at(run.drop.parent / "aggregator" / "signing.key").sign(survey.model_dump(mode="json"))
-    answer = SurveyAnswer(
+    answer = SignedSheet(
         federation="retina",
         site="north",
         number=1,

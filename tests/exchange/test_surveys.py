@@ -11,7 +11,7 @@ from shared.doors.json_text import canonical
 from shared.errors import DoubtfulError, RejectedError
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.records.messages import Handover, Head
-from shared.exchange.records.surveys import BINS, BIT_DEPTHS, COLOURS, FORMATS, MAKERS, Survey, SurveyAnswer
+from shared.exchange.records.surveys import BINS, BIT_DEPTHS, COLOURS, FORMATS, MAKERS, SignedSheet, Survey
 from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import Peer
 
@@ -62,7 +62,7 @@ def answer(of_sheet: Mapping[str, Any] | None = None, **changes: object) -> dict
     return plain | changes
 
 
-def opened(body: dict[str, Any], key: SigningKey = THEIRS, site: Peer = SITE) -> SurveyAnswer:
+def opened(body: dict[str, Any], key: SigningKey = THEIRS, site: Peer = SITE) -> SignedSheet:
     return site.open_sheet(key.sign(body), SURVEY, digest_of(CONTENT))
 
 

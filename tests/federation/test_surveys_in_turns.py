@@ -15,7 +15,7 @@ from aggregator.setup import initialise
 from aggregator.survey import Asked, ask, collect
 from aggregator.survey_report import report_text
 from shared.audit.verify import verify
-from shared.exchange.records.surveys import SurveyAnswer
+from shared.exchange.records.surveys import SignedSheet
 from shared.exchange.signing import SigningKey, open_signed
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
@@ -60,7 +60,7 @@ class Surveyed(Setting):
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (64, 48), (number, 90, 20)).save(path)
 
-    def answer(self, name: str, task: str = TASK, classes: Sequence[str] = CLASSES) -> SurveyAnswer:
+    def answer(self, name: str, task: str = TASK, classes: Sequence[str] = CLASSES) -> SignedSheet:
         """Have a site asked, and its people say yes; return the answer."""
         ask(self.aggregator, aggregator_configuration(self.aggregator), task, classes)
         self.step(name)

@@ -25,8 +25,8 @@ from shared.exchange.records.surveys import (
     FORMATS,
     MAKERS,
     Sheet,
+    SignedSheet,
     Spread,
-    SurveyAnswer,
 )
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import FinalCard, Verdict
@@ -76,7 +76,7 @@ def _signed_records() -> Iterator[bytes]:
     yield b"r" + KEY.sign({"a": 1})
 
 
-def _answer() -> SurveyAnswer:
+def _answer() -> SignedSheet:
     """A site's sheet of figures, some of which are withheld."""
     spread = Spread(p5=None, p25="1.0", p50="12.0", p75="30.0", p95=None)
     share = Spread(p5=None, p25=None, p50="0.5", p75=None, p95=None)
@@ -101,7 +101,7 @@ def _answer() -> SurveyAnswer:
         images_per_second="12.0",
     )
     said = {"number": 1, "in_reply_to": DIGEST, "agrees": True, "reason": "agreed", "own_head": Head()}
-    return SurveyAnswer(**BOTH, **said, sheet=sheet)
+    return SignedSheet(**BOTH, **said, sheet=sheet)
 
 
 def _manifests() -> Iterator[bytes]:

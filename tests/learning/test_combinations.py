@@ -22,7 +22,7 @@ from shared.exchange.records.tensors import TensorList, TensorShape
 from shared.exchange.weights import TensorFile, write_tensors
 from shared.learning import combine as combine_module
 from shared.learning.combinations import open_rule
-from shared.learning.combine import Combined, Updates, distances
+from shared.learning.combine import Combined, Weighed, distances
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL, Method, Part
 from shared.learning.run_checks import check_together
@@ -71,7 +71,7 @@ def combined(combination: Combination, sent: np.ndarray, weights: list[float] | 
         given = dict(zip(sorted(files), weights or [1 / len(sent)] * len(sent), strict=True))
         total = sum(given[site] for site in chosen)
         made = Path(folder) / "made"
-        updates = Updates({site: files[site] for site in chosen}, {site: given[site] / total for site in chosen})
+        updates = Weighed({site: files[site] for site in chosen}, {site: given[site] / total for site in chosen})
         combined = Combined(method, LISTED, before={}, updates=updates, rule=rule, travel=frozenset())  # of any size
         combined.write({MODEL: made})
         return np.stack([TensorFile(made).tensor(name) for name in "vw"])

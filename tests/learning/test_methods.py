@@ -14,7 +14,7 @@ from shared.errors import ConfigurationError
 from shared.exchange.records.tensors import TensorList, TensorShape
 from shared.exchange.records.values import decimal_text
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
-from shared.learning.combine import Combined, Updates
+from shared.learning.combine import Combined, Weighed
 from shared.learning.methods import open_method, usual_options
 from shared.learning.methods.contract import MODEL, Contribution
 from shared.learning.new_runs import as_of_now
@@ -47,7 +47,7 @@ def aggregate(folder: Path, params, weights):
         path = folder / f"{site}.safetensors"
         write_tensors(path, listed, lambda name, site=site: np.array(params[int(site)], dtype=np.float32))
         models[site] = path
-    updates = Updates({site: {MODEL: path} for site, path in models.items()}, weights)
+    updates = Weighed({site: {MODEL: path} for site, path in models.items()}, weights)
     combination = Combined(open_method("mean", {}), {MODEL: listed}, before={}, updates=updates)
     combination.write({MODEL: folder / "mean.safetensors"})
     check_tensors(folder / "mean.safetensors", listed, "mean")
@@ -245,7 +245,7 @@ def test_finite_numbers_whose_sum_is_not_are_not_sent_on(tmp_path):
         open_method("scaffold", {}),
         dict.fromkeys((MODEL, "control", "total-control"), listed),
         before={MODEL: files["model"], "control": files["before"], "total-control": files["before"]},
-        updates=Updates({"north": {MODEL: files["model"], "control": files["control"]}}, {"north": 1.0}, agreed=1),
+        updates=Weighed({"north": {MODEL: files["model"], "control": files["control"]}}, {"north": 1.0}, agreed=1),
     )
     targets = {MODEL: tmp_path / "next", "control": tmp_path / "next-control", "total-control": tmp_path / "next-total"}
     for make in (combination.try_out, lambda: combination.write(targets)):

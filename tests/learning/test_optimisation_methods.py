@@ -19,7 +19,7 @@ from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError
 from shared.exchange.weights import TensorFile, write_tensors
-from shared.learning.combine import Combined, Updates
+from shared.learning.combine import Combined, Weighed
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.methods import method_names, open_method
 from shared.learning.methods.contract import MODEL, Contribution, Local
@@ -359,7 +359,7 @@ def test_batchnorms_statistics_are_averaged_plainly(name, tmp_path):
         method,
         {MODEL: listed.shared, **made},
         before=before,
-        updates=Updates(files, {"north": 0.5, "south": 0.5}, agreed=4),
+        updates=Weighed(files, {"north": 0.5, "south": 0.5}, agreed=4),
         buffers=frozenset(listed.buffers),
     )
     combination.write({group: tmp_path / f"after-{group}" for group in (MODEL, *made)})

@@ -43,7 +43,7 @@ class Round:
     Args:
         asked: by site, the message that asked it.
         verdicts: by site.
-        updates: by site, the update that its verdict is on.
+        answered: by site, the update that its verdict is on.
         late: by site, its answer to the round before, where the verdict tells of that.
         gone: why the tensor files of a site cannot be looked at.
     """
@@ -51,7 +51,7 @@ class Round:
     number: int
     asked: dict[str, Message] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    updates: dict[str, Message] = field(default_factory=dict)
+    answered: dict[str, Message] = field(default_factory=dict)
     late: dict[str, Message] = field(default_factory=dict)
     gone: dict[str, str] = field(default_factory=dict)
 
@@ -60,16 +60,16 @@ def find_round(readings: Mapping[str, Reading], run: str, number: int) -> Round:
     """Return what lies in the folders of one round."""
     found = Round(number)
     for site, reading in readings.items():
-        asked, answered, settled = (MessageRef(kind, run, number) for kind in ("round", "update", "verdict"))
+        asked, answer, settled = (MessageRef(kind, run, number) for kind in ("round", "update", "verdict"))
         if asked in reading.messages:
             found.asked[site] = reading.messages[asked]
         verdict = reading.record_or_none(settled, Verdict)
         if verdict is None:
             continue
         found.verdicts[site] = verdict
-        update = reading.messages.get(answered)
+        update = reading.messages.get(answer)
         if update is not None and reading.messages[settled].manifest.in_reply_to == update.digest:
-            found.updates[site] = update
+            found.answered[site] = update
         elif verdict.late is not None and (late := _late(reading, run, number, verdict.late)) is not None:
             found.late[site] = late
     return found
@@ -126,14 +126,14 @@ class Replayer:
         if without_verdict := sorted(found.asked.keys() - found.verdicts.keys()):
             yield lacking(number, "verdicts", f"no verdict (yet) on {', '.join(without_verdict)}")
             return
-        named = {**found.updates, **found.late}
+        named = {**found.answered, **found.late}
         paths = {site: self._open(site, message, found, opened) for site, message in named.items()}
         updates: dict[str, Update] = {}
         scored: dict[str, Scored | None] = {}
         late: dict[str, Late] = {}
         for site, verdict in found.verdicts.items():
-            if site in found.updates:
-                scored[site] = yield from self._check(site, found, found.updates[site], paths[site], updates)
+            if site in found.answered:
+                scored[site] = yield from self._check(site, found, found.answered[site], paths[site], updates)
                 continue
             scored[site] = self._unanswered(verdict)
             if site in found.late:
@@ -323,7 +323,7 @@ class Replayer:
             return
         for site, verdict in decided.items():
             told = found.verdicts[site]
-            if site not in found.updates:
+            if site not in found.answered:
                 if told.late is not None and verdict.late is not None:
                     yield _compared_late(number, site, told.late, verdict.late)
                 continue
@@ -353,9 +353,9 @@ class Replayer:
             what, withdrawn = f"verdict on {site}", MessageRef("withdrawal", run) in self._readings[site].messages
             if verdict.status == "withdrawn" and not withdrawn:
                 yield Step(number, what, "differs", "it says withdrawn, and there is no withdrawal")
-            elif site not in found.updates and verdict.status == "omitted":
+            elif site not in found.answered and verdict.status == "omitted":
                 yield lacking(number, what, "its answer was refused as it came, and is no message of this folder")
-            elif site not in found.updates and verdict.status in SOUND:
+            elif site not in found.answered and verdict.status in SOUND:
                 yield lacking(number, what, "the answer is not here")
             elif verdict.status in UNANSWERED:
                 yield lacking(number, what, f"deadlines are by the aggregator's clock; it says {verdict.status}")
@@ -405,7 +405,7 @@ class Replayer:
         for site, verdict in sorted(found.verdicts.items()):
             if verdict.status not in SOUND and not verdict.share:
                 continue
-            if site not in found.updates and site not in found.late:
+            if site not in found.answered and site not in found.late:
                 return f"the answer of {site}, which was accepted, is not here"
             if self._consent(site) is None:
                 return f"the consent of {site} cannot be read here"

@@ -309,7 +309,7 @@ class _Replay:
     def _tables(self, found: Mapping[int, Round], *, late: bool) -> Tables:
         """Return the tables of rounds; ``late``: also those that came after their round was closed."""
         return {
-            number: {site: rows for site, rows in of_sites.items() if late or site in found[number].updates}
+            number: {site: rows for site, rows in of_sites.items() if late or site in found[number].answered}
             for number, of_sites in readable_tables(self._readings, self._run.run, found).items()
         }
 

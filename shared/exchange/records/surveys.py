@@ -153,7 +153,7 @@ class Sheet(Record):
         return self
 
 
-class SurveyAnswer(Record):
+class SignedSheet(Record):
     """``sheets/0001.json``: the site's signed answer to the survey of that number.
 
     Args:
@@ -176,7 +176,7 @@ class SurveyAnswer(Record):
     created: Time
 
     @model_validator(mode="after")
-    def _sheet_with_a_yes(self) -> SurveyAnswer:
+    def _sheet_with_a_yes(self) -> SignedSheet:
         if self.agrees != (self.sheet is not None):
             raise ValueError("sheet: must be there with a yes, and only then")
         return self
