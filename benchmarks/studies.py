@@ -104,7 +104,10 @@ def _short(cell: str) -> str:
         number = float(cell)
     except ValueError:
         return cell
-    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3f}"
+    if abs(number) >= 1000:
+        return f"{number:,.0f}"
+    rounded = f"{number:.3f}"
+    return rounded if float(rounded) or not number else f"{number:g}"
 
 
 if __name__ == "__main__":
