@@ -393,15 +393,17 @@ class Trainer:
         first = self.network(len(this.dataset.classes), files.first, files.start, None)
         self._refresh(first, this.dataset)
         samples, objective = this.dataset.test, this.objective
-        bootstrap = self._bootstrap(samples)
+        bootstrap = self._bootstrap(this.dataset, samples)
         network, computing = this.local.network, self.computing
         found = compare(self.task, network, first, samples, objective, bootstrap=bootstrap, computing=computing)
         return replace(tested, scores=tested.scores | found)
 
-    def _bootstrap(self, samples: Sequence[Sample]) -> Bootstrap:
-        """Return the draws of these images in this run, by which two models are scored on the same ones."""
-        units = [unit_of(sample.id) for sample in samples]
-        return Bootstrap(self.task.selection_score, units, seed_for(self.run.seed, "bootstrap"))
+    def _bootstrap(self, dataset: Dataset, samples: Sequence[Sample]) -> Bootstrap:
+        """Return the draws of these images in this run, by which two models are scored on the same ones: whole groups
+        are drawn, as patients with all their images (protocol 8.3).
+        """
+        groups = [dataset.groups.get(sample.id, sample.id) for sample in samples]
+        return Bootstrap(self.task.selection_score, groups, seed_for(self.run.seed, "bootstrap"))
 
     def _scored(self, this: _Round, network: nn.Module, split: Split) -> Evaluation:
         """Return how a model does before training: with how many images it is over of each class, and of test images
@@ -410,7 +412,7 @@ class Trainer:
         samples, score = getattr(this.dataset, split), self.task.selection_score
         bootstrap = None
         if self.run.support and split == "test" and is_declared(error_of(score)):
-            bootstrap = self._bootstrap(samples)
+            bootstrap = self._bootstrap(this.dataset, samples)
         found = evaluate(self.task, network, samples, this.objective, self.computing, bootstrap=bootstrap)
         if not self.run.support or self.task.labels_pixels:
             return found

@@ -425,7 +425,12 @@ def pooled(sites: Mapping[str, Site]) -> Site:
         f"{name}/{image}": often for name, site in sites.items() for image, often in site.dataset.repeats.items()
     }
     images = of_all("train"), of_all("validation"), of_all("test")
-    dataset = Dataset(*images, first.dataset.classes, repeats=repeats)
+    groups = {
+        f"{name}/{image}": f"{name}/{group}"
+        for name, site in sites.items()
+        for image, group in site.dataset.groups.items()
+    }
+    dataset = Dataset(*images, first.dataset.classes, repeats=repeats, groups=groups)
     return Site(first.trainer, dataset, {name: site.dataset.test for name, site in sites.items()})
 
 

@@ -534,6 +534,7 @@ def test_centralised_trains_on_all_images_and_scores_each_sites_own(tmp_path):
     assert ids == [f"{name}/{sample.id}" for name, site in sites.items() for sample in site.dataset.train]
     assert len(set(ids)) == 12
     assert not set(ids) & {sample.id for sample in (*whole.dataset.validation, *whole.dataset.test)}
+    assert len({whole.dataset.groups[image] for image in ids}) == 12  # nor is anybody taken for another
     twins = pooled({"north": sites["north"], "twin": sites["north"]})  # sites may name their images alike
     assert len({sample.id for sample in twins.dataset.train}) == 12
     for site in run.sites:

@@ -169,6 +169,21 @@ def test_a_run_tells_it_of_what_was_received_and_nothing_else_is_another(form: o
         assert (each.scores[f"{score}_error"] is not None) == ((each.epoch, each.split) == (0, "test"))
 
 
+@pytest.mark.parametrize("is_one_patient", [True, False])
+def test_the_hospitals_own_groups_are_drawn(is_one_patient: bool, tmp_path: Path) -> None:
+    run = run_configuration(run="full", support=True, rounds=1, tolerance=None)
+    make_data(run, tmp_path / "data", 12)
+    for site in run.sites:
+        images = sorted(path.stem for path in (tmp_path / "data" / site / "images").iterdir())
+        sets = ["train"] * 6 + ["validation"] * 3 + ["test"] * 3
+        patients = [name if is_one_patient else image for image, name in zip(images, sets, strict=True)]
+        lines = [",".join(row) for row in zip(images, sets, patients, strict=True)]
+        (tmp_path / "data" / site / "split.csv").write_text("\n".join(["id,split,group", *lines]) + "\n")
+    outcome = run_rounds(run, {site: tmp_path / "data" / site for site in run.sites}, tmp_path / run.run)
+    errors = [each.scores["dice_error"] for each in rows_of(outcome) if (each.epoch, each.split) == (0, "test")]
+    assert len(errors) == 4 and {error is None for error in errors} == {is_one_patient}, "one patient tells no spread"
+
+
 def test_new_runs_have_it_and_older_ones_go_on_without() -> None:
     run = run_configuration()
     assert as_of_now(run).support and b"support" not in dump_yaml(run)

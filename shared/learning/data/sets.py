@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from shared.errors import DataError
@@ -26,8 +27,22 @@ SetName = Literal["train", "validation", "test", "foreign"]
 ``test`` is.
 """
 
-Members = Mapping[SetName, Mapping[str, int]]
-"""Of each set, the units in it by their ids, each with the number of its block."""
+
+@dataclass(frozen=True)
+class Member:
+    """A unit that is in a set.
+
+    Args:
+        block: the number of its block.
+        group: the person, or what else it belongs together with; None: it is by itself.
+    """
+
+    block: int
+    group: str | None = None
+
+
+Members = Mapping[SetName, Mapping[str, Member]]
+"""Of each set, the units in it by their ids."""
 
 
 def sets_of(blocks: Blocks, plan: SplitPlan, seed: int) -> dict[SetName, tuple[int, ...]]:
@@ -68,7 +83,7 @@ def sets_of(blocks: Blocks, plan: SplitPlan, seed: int) -> dict[SetName, tuple[i
 def members_of(sets: Mapping[SetName, Sequence[int]], blocks: Blocks) -> Members:
     """Return the units of each set, as far as its blocks are whole now."""
     return {
-        name: {unit.id: number for number in numbers for unit in blocks.get(number, ())}
+        name: {unit.id: Member(number, unit.group) for number in numbers for unit in blocks.get(number, ())}
         for name, numbers in sets.items()
     }
 

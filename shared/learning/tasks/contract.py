@@ -22,7 +22,7 @@ from shared.errors import ConfigurationError, DataError
 from shared.exchange.records.run import FIXED_COLUMNS, Range
 from shared.learning.data.augmentation import Augmentation, Crops
 from shared.learning.data.division import deal, present
-from shared.learning.data.sets import Members, members_of, sets_of
+from shared.learning.data.sets import Member, Members, members_of, sets_of
 from shared.learning.data.splits import SPLITS, SplitPlan, unit_of
 from shared.learning.data.units import Unit, settled
 from shared.learning.metrics import Score
@@ -69,6 +69,8 @@ class Dataset(Generic[SampleT]):
         ood: images unlike the site's own, without labels, to see whether a model is less sure of them.
         repeats: by id, how often an image is trained on in an epoch, where it is more than once.
         blocks: the number of each unit's block, by the unit's id; see ``splits.unit_of``.
+        groups: what samples belong together with, by their ids: a person, or the recording that they are cut from. A
+            sample that is not named is by itself.
     """
 
     train: Sequence[SampleT]
@@ -78,6 +80,7 @@ class Dataset(Generic[SampleT]):
     ood: Sequence[SampleT] = ()
     repeats: Mapping[str, int] = field(default_factory=dict)
     blocks: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 def divided(found: Collection[SampleT], members: Members) -> Dataset[SampleT]:
@@ -87,10 +90,10 @@ def divided(found: Collection[SampleT], members: Members) -> Dataset[SampleT]:
         DataError: a set stays empty.
     """
     read = {unit_of(sample.id) for sample in found.samples}
-    torn = {number for of_set in members.values() for unit, number in of_set.items() if unit not in read}
-    blocks = {unit: number for name in SPLITS for unit, number in members[name].items() if number not in torn}
+    torn = {member.block for of_set in members.values() for unit, member in of_set.items() if unit not in read}
+    whole = {unit: each for name in SPLITS for unit, each in members[name].items() if each.block not in torn}
     train, validation, test = (
-        tuple(sample for sample in found.samples if (unit := unit_of(sample.id)) in members[name] and unit in blocks)
+        tuple(sample for sample in found.samples if (unit := unit_of(sample.id)) in members[name] and unit in whole)
         for name in SPLITS
     )
     if problems := [
@@ -99,7 +102,16 @@ def divided(found: Collection[SampleT], members: Members) -> Dataset[SampleT]:
         if not samples
     ]:
         raise DataError(problems)
-    return Dataset(train, validation, test, found.classes, blocks=blocks)
+    blocks = {unit: each.block for unit, each in whole.items()}
+    groups = {sample.id: _group_of(sample.id, whole) for sample in (*train, *validation, *test)}
+    return Dataset(train, validation, test, found.classes, blocks=blocks, groups=groups)
+
+
+def _group_of(sample_id: str, members: Mapping[str, Member]) -> str:
+    """Return who a sample is of, as the folder says, or its unit."""
+    unit = unit_of(sample_id)
+    group = members[unit].group
+    return f"unit {unit}" if group is None else f"group {group}"
 
 
 def trainable(dataset: Dataset[SampleT], what: str = "image", source: str = "images") -> Dataset[SampleT]:
