@@ -1,7 +1,7 @@
 """The aggregator daemon: reads the facts, lets ``rounds.decide`` say what to do, does it, waits.
 
-This thread does everything local (sign, score, combine); one folder-sync worker per site moves files
-(``folder_sync.py``), so a site that cannot be reached holds up nobody else.
+What is done in which order stands in protocol 6.4 and 6.5. This thread does everything local (sign, score, combine);
+one folder-sync worker per site moves files (``folder_sync.py``), so a site that cannot be reached holds up nobody else.
 """
 
 from __future__ import annotations
@@ -208,7 +208,9 @@ class Daemon:
             self._waiting_runs[store.run] = store, run
 
     def _early_offers(self) -> list[rounds.OfferEarly]:
-        """Return what can be asked now about the runs that wait; once this run is over, they ask in their own turn."""
+        """Return what can be asked now about the runs that wait (protocol 6.2); once this run is over, they ask in
+        their own turn.
+        """
         offers: list[rounds.OfferEarly] = []
         for store, run in list(self._waiting_runs.values()):
             if not (self._store.is_over or store.stop_requested):
@@ -283,7 +285,8 @@ class Daemon:
         )
 
     def _has_looked(self, site: str) -> bool:
-        """Return whether a site's folder was looked into since it was asked to take part in the newest round.
+        """Return whether a site's folder was looked into since it was asked to take part in the newest round
+        (protocol 6.8).
 
         A look that has shown a withdrawal which cannot be taken yet is none.
         """
@@ -351,20 +354,22 @@ class Daemon:
                 store.clear_round(round_no - 1)
                 self._forget_ciphertexts()
                 self._looks_for_round.begin()
+                # Who is asked is fixed before anybody is (protocol 6.4, step 1; protocol 6.9).
                 store.ask(round_no, participants, available)
                 which = f"round {round_no} of {run.rounds}" if round_no <= run.rounds else "the closing round"
                 logger.info("%s is open for %s", which, ", ".join(participants))
                 self._prune_aggregates(round_no)
             case rounds.AskMore(round_no, participants, available):
                 store.ask(round_no, participants, available)
-                self._waiting.restart(round_no)
+                self._waiting.restart(round_no)  # the deadline begins anew (protocol 6.9)
                 logger.warning("round %d has no quorum: %s is asked too", round_no, ", ".join(participants))
             case rounds.Score(site, round_no):
                 scored = self._check(site, round_no)
                 self._ledgers[site].flush()  # no score is kept of an answer that a crash could undo
                 store.write_score(round_no, site, scored)
             case rounds.CloseRound(round_no):
-                store.close_round(round_no, self._verdicts(round_no))  # on the disk before the first is signed
+                # With that each verdict stands, on the disk before the first is signed (protocol 6.4, step 6).
+                store.close_round(round_no, self._verdicts(round_no))
                 self._tell_standstills()
             case rounds.Aggregate(round_no):
                 self._aggregate(round_no)
@@ -394,19 +399,22 @@ class Daemon:
             case rounds.SignVerdict(round_no=round_no):
                 verdict = (store.verdicts(round_no) or {})[site]
                 content = canonical(verdict.model_dump())
-                # A late answer may arrive while we write: only the closed round says what was answered.
+                # A late answer may arrive while we write: only the closed round says what was answered
+                # (protocol 3.2).
                 has_answered = verdict.status not in UNANSWERED
                 reply = self._digest(site, "update", round_no) if has_answered else None
                 self._sign(site, MessageRef("verdict", run, round_no), {names.VERDICT: content}, reply)
             case rounds.SignFinal() | rounds.SignAbort():
                 newest = self._newest_of(site)
+                # Who agreed gets the model, who never answered the abort (protocol 6.1).
                 if rounds.due_end(self._site_facts(site), final_chosen=store.card() is not None) == action:
                     is_final = isinstance(action, rounds.SignFinal)
                     files = store.final_files(site) if is_final else store.abort_files()
                     self._sign(site, MessageRef("final" if is_final else "abort", run), files, newest)
 
     def _newest_of(self, site: str) -> str:
-        """Return the digest that a message signed now answers: of the site's newest accepted message, or of its card.
+        """Return the digest that a message signed now answers (protocol 3.2): of the site's newest accepted message, or
+        of its card.
 
         It is read before the facts are once more: a message that the folder-sync worker accepts in between is not
         answered, and one that forbids the action is seen.
@@ -418,6 +426,7 @@ class Daemon:
         store, run, in_turn = self._store, self._run, self._in_turn
         store.clear_round(store.round_no)
         self._forget_ciphertexts()
+        # The best by the sites' own validation (protocol 6.5).
         card = choose_final(store, self._ledgers, run, self._score_name, ended, in_turn=in_turn)
         choose(store, self._sharing, card.chosen_round)
         store.write_card(card)
@@ -458,7 +467,8 @@ class Daemon:
         return self._entries[model]
 
     def _ciphertext_of(self, model: Path) -> Ciphertext:
-        """Return the encrypted model, the same for all sites, so that one upload serves them.
+        """Return the encrypted model, the same for all sites, so that one upload serves them
+        (protocol 9.3).
 
         No key is written down: after a restart, a new key is drawn.
         """
@@ -472,7 +482,7 @@ class Daemon:
         self._store.clear_ciphertexts()
 
     def _round_files(self, round_no: int, site: str) -> dict[str, bytes | Path]:
-        """Return the payloads of a round at a site."""
+        """Return the payloads of a round at a site (protocol 6.3)."""
         state = {
             names.state_file(group): self._store.state_path(round_no - 1, group) for group in self._sharing.to_site
         }
@@ -483,7 +493,7 @@ class Daemon:
         }
 
     def _to_send(self, round_no: int, site: str) -> Path:
-        """Return the global model that a round sends to a site, in the run's form."""
+        """Return the global model that a round sends to a site, in the run's form (protocol 9.2)."""
         wire = self._run.wire.of("round", names.GLOBAL_MODEL)
         aggregate = self._store.aggregate_for(round_no - 1, site)
         if wire == PLAIN:
@@ -512,8 +522,8 @@ class Daemon:
         return limit_of(self._run, round_no, partial(self._measured_limit, round_no))
 
     def _measured_limit(self, round_no: int, tolerance: BelowLast) -> float:
-        """Return what follows from the last aggregate: measured once and kept, so that all answers of a round, whatever
-        becomes of this process, are held against the same.
+        """Return what follows from the last aggregate (protocol 7.9): measured once and kept, so that all answers of a
+        round, whatever becomes of this process, are held against the same.
         """
         store = self._store
         limit = store.limit(round_no)
@@ -533,7 +543,9 @@ class Daemon:
         return self._work.verdicts(ClosedRound(round_no, checked, limit, update, withdrawn, late))
 
     def _late(self, round_no: int, site: str) -> Message | None:
-        """Return a site's answer to the round before that counts in this one, unless the site has answered here."""
+        """Return a site's answer to the round before that counts in this one (protocol 6.10), unless the site has
+        answered here.
+        """
         before, ledger = (self._store.verdicts(round_no - 1) or {}).get(site), self._ledgers[site]
         ref = late_update(ledger, self._run, round_no, was_late=before is not None and before.status == "late")
         return ledger.message(ref) if ref else None

@@ -1,4 +1,4 @@
-"""A site's folder-sync worker: it enrols the site, and is the only one that talks to its folder."""
+"""A site's folder-sync worker: it enrols the site (protocol 4.1), and is the only one that talks to its folder."""
 
 from __future__ import annotations
 
@@ -215,13 +215,14 @@ class FolderSync:
             self.looked = asked
             return happened
         if not self._has_shown_keys:
-            self.channel.outbox.publish_keys()  # before anything that a later one has signed
+            self.channel.outbox.publish_keys()  # before what a later one has signed (protocol 4.3 and 4.4)
             self._has_shown_keys = True
         if self.channel.outbox.has_unpublished:
             self._publish(self.channel)
             return True
         if not self._has_noted:
             self._note_published(self.channel)
+        # What the run's rule keeps no longer goes (protocol 7.7).
         if not self._has_pruned:
             for message in self.channel.ledger.own_messages()[-1:]:
                 self.channel.outbox.prune(message.ref.run)
@@ -239,7 +240,7 @@ class FolderSync:
         )
         has_looked = searches and seen.is_whole
         if has_looked:
-            self.looked = asked  # the daemon waits for it
+            self.looked = asked  # the daemon waits for it before it signs a round (protocol 6.8)
         if seen.is_full:
             self._note_doubt(seen.doubt)
         if self._awaited is not None and not seen.happened and channel.outbox.look_back():
@@ -266,7 +267,8 @@ class FolderSync:
         self._note_published(channel)
 
     def _require_newest(self, channel: Channel) -> None:
-        """Send nothing from an old copy of the work directory: the site would refuse it, and all that follows.
+        """Send nothing from an old copy of the work directory (protocol 4.2): the site would refuse it, and all that
+        follows.
 
         Raises:
             ActionRequiredError: the site has accepted a message of ours that is not here.
@@ -290,6 +292,8 @@ class FolderSync:
         self._has_noted = True
 
     def _fetch(self, channel: Channel, ref: MessageRef, manifest: bytes) -> bool:
+        # A site's message answers the one that its kind names (protocol 3.2); its tensor files have a bound
+        # (protocol 10.1, step 13).
         answered = channel.ledger.message(ref.answers) if ref.answers else None
         try:
             message = channel.inbox.fetch(
@@ -301,6 +305,7 @@ class FolderSync:
         except DoubtfulError:
             raise
         except RejectedError as error:
+            # What its key has signed, and may not be, is refused for good (protocol 10.2).
             channel.ledger.refuse(ref, error, manifest)
         else:
             if message is None:
@@ -314,7 +319,7 @@ class FolderSync:
     # --- the site's heartbeat ------------------------------------------------------------------------------
 
     def _may_have_sent_more(self, channel: Channel) -> bool:
-        """Return whether it is time to look for anything that is not awaited.
+        """Return whether it is time to look for anything that is not awaited (protocol 4.2).
 
         The heartbeat says how much the site had sent. Without one that holds, or while it stands still (a site that is
         switched off right after it sent something does not say so any more), looking is the only way to know.
@@ -357,7 +362,7 @@ class FolderSync:
 
     @property
     def card_digest(self) -> str:
-        """SHA-256 of the site's card, which an offer answers."""
+        """SHA-256 of the site's card, which an offer answers (protocol 3.2)."""
         return digest_of((self._home / names.MIRROR / names.SITE_CARD).read_bytes())
 
     def _open_channel(self) -> None:

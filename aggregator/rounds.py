@@ -3,7 +3,7 @@
 A run passes through these stages, each left only forwards (protocol 6.4 and 6.5):
 
     consent   every site that is enrolled gets the offer; the run starts when all have answered, or at the
-              consent deadline with a quorum of yes
+              consent deadline, with a quorum of yes either way
     round n   open → every participant's folder looked into → sent → answers scored → closed → aggregated →
               verdicts told (closes when all answered, or at its deadline with a quorum of answers)
     end       after the closing round (rounds + 1, which only validates the last aggregate), when the PI stops the
@@ -22,8 +22,8 @@ lies there is read first. A folder that cannot be looked into is waited for unti
 A method may want the sites in turn: then a round asks one, in the order of their names. One that is late in its turn is
 not waited for any longer once the next, asked in its place, has answered.
 
-While the PI has the run paused, no site is asked for anything new and no time passes; what was asked for is still taken
-and told. So it is from the moment when the PI asks for a stop until each folder was looked into once more.
+While the PI has the run paused, no site is asked into a round and no time passes; what was asked for is still taken and
+told. So it is from the moment when the PI asks for a stop until each folder was looked into once more.
 
 Runs that wait for their turn are offered meanwhile (``OfferEarly``). Their consents are taken, and nothing more: the
 first round of a run is opened once the run before has ended.
@@ -216,7 +216,8 @@ def decide(run: RunFacts) -> list[Action]:
     # 1. A run that is over is ended in every folder that has its offer (protocol 6.1).
     if run.final_chosen or run.aborted:
         return [end for site in run.sites if (end := due_end(site, final_chosen=run.final_chosen)) is not None]
-    # 2. Every enrolled site is asked, also while rounds go on: who consents late is asked from the next round on.
+    # 2. Every enrolled site is asked, also while rounds go on: who consents late is available from then on
+    #    (protocol 6.1).
     offers: list[Action] = [
         SignOffer(site.name) for site in run.sites if site.enrolled and not site.offered and not run.stop_requested
     ]

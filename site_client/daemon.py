@@ -1,4 +1,4 @@
-"""The site daemon: reads the facts, lets ``rounds.decide`` say what to do, does it, waits."""
+"""The site daemon: reads the facts, lets ``rounds.decide`` say what to do (protocol 6.4), does it, waits."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ class Daemon:
     def permit(self, direction: Direction) -> None:
         """Ask, before each block of a large file, whether it is still wanted. What has moved so far is not lost.
 
-        What is signed must be sent, because later messages build on it. So a withdrawal stops downloads only.
+        What is signed must be sent, because later messages build on it (protocol 3.2). So a withdrawal stops downloads
+        only.
 
         Raises:
             Stopped: it is not.
@@ -193,7 +194,9 @@ class Daemon:
         return self._consents.left_to_people is not None or self._surveys.waits_for_people
 
     def _tell_resting(self, phase: Phase) -> None:
-        """Send the heartbeat of a daemon that has nothing to do; a person is asked about another run than the last."""
+        """Send the heartbeat of a daemon that has nothing to do; a person is asked about another run than the last
+        (protocol 4.2).
+        """
         asked = self._consents.left_to_people if phase == "asked for consent" else None
         self._heartbeat.beat(phase, self._channel, MessageRef("offer", asked) if asked else None)
 
@@ -303,14 +306,16 @@ class Daemon:
         self._folder.look_anew()
         try:
             fetched, stray = self._arrivals.look(look), None
-        except DoubtfulError as error:  # put there by anybody: it holds up nothing else
+        except DoubtfulError as error:  # put there by anybody: it holds up nothing else (protocol 10.2)
             fetched, stray = None, as_trouble(error, self._work)
         if fetched is not None:
             self._note_end(fetched.run)
             return Turn.ACTED
+        # Surveys are part of no run, and no run waits for them (protocol 5.1).
         awaits_more = bool(look.refs or look.later_than)
         if self._surveys.work() or (awaits_more and self._outbox.look_back()):
             return Turn.ACTED
+        # A name that the server holds locked (protocol 2.2).
         if (path := self._folder.held_up()) is not None:
             stray = ActionRequiredError(
                 f"{path} has been waiting in the folder for its name, as {path}{UNFINISHED}: the aggregator is off, or "
@@ -329,6 +334,7 @@ class Daemon:
 
     def _note_end(self, run: str) -> None:
         """Take back what an aborted run does not use; have our people know of an end that they may not expect."""
+        # How a run ended here (protocol 6.1), also where our withdrawal came too late (protocol 6.8).
         ended = ending_of(self._ledger, run)
         if ended == "aborted":
             release(self._work, self._ledger, run)

@@ -143,7 +143,7 @@ def decide(site: SiteFacts) -> Action:
         return PublishCard()
     if not site.enrolled:
         return Wait() if site.looked else ReadFederation()
-    # 2. What is signed is sent before anything new is signed, in the order of the chain (protocol 3.2).
+    # 2. What is signed is sent in the order of its numbers (protocol 3.2), and before anything new is signed.
     if site.unpublished:
         return Publish()
     # 3. A withdrawal waits for nothing but that: the sooner it is there, the less is asked of this site (protocol 6.8).

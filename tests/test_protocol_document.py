@@ -37,6 +37,8 @@ DOCUMENT = (ROOT / "docs" / "protocol.md").read_text()
 KEY = SigningKey(b"\x01" * 32)
 PRODUCT = ("aggregator", "deploy", "dropfed", "shared", "site_client", "studies")
 NARRATED = (
+    "aggregator/daemon.py",
+    "aggregator/folder_sync.py",
     "aggregator/rounds.py",
     "shared/exchange/inbox.py",
     "shared/exchange/outbox.py",
@@ -48,6 +50,7 @@ NARRATED = (
     "shared/learning/methods/fedee.py",
     "shared/learning/round_engine.py",
     "shared/learning/uncertainty.py",
+    "site_client/daemon.py",
     "site_client/round_work.py",
     "site_client/rounds.py",
     "site_client/train.py",

@@ -91,7 +91,9 @@ class Listing:
             self._find(path, "is a folder that does not belong here")
 
     def _check_scratch(self, path: str) -> None:
-        """Check that nothing hides in a scratch folder: each file holds a known text, or the beginning of one."""
+        """Check that nothing hides in a scratch folder: each file holds a known text, or the beginning of one
+        (protocol 1.3).
+        """
         for entry in self._entries(path) or ():
             inside = f"{path}/{entry.name}"
             if entry.is_folder and path in self.scratch and entry.name == BELOW:

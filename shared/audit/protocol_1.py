@@ -1,4 +1,6 @@
-"""What protocol 1 had and protocol 2 has no more. An audit reads folders of it for ever, and nobody else does."""
+"""What protocol 1 had and protocol 2 has no more. An audit reads folders of it for ever, and nobody else does
+(protocol 12.1 and 12.2).
+"""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Inbox:
         try:
             message = self._open(ref, manifest, answers)
         except DoubtfulError:
-            # Its key may have been handed over to meanwhile (protocol 4.3): the next look knows that key.
+            # Its key may have been handed over to meanwhile (protocol 4.3 and 4.4): the next look knows that key.
             if self._learn_keys():
                 return None
             # What is wrong once may be a torn read; what is wrong twice is reported (protocol 10.2).

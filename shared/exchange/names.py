@@ -1,4 +1,4 @@
-"""Every name that may stand in a drop folder; no other module spells one.
+"""Every name that may stand in a drop folder (protocol 1.1, 1.2 and 1.3); no other module spells one.
 
     README.txt  federation.json  site.json  status.json
     keys/0002.json  keys/0003.json    the site's later signing keys               site
@@ -101,7 +101,7 @@ Name = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class MessageKind:
-    """What one kind of message is. docs/protocol.md has the same table.
+    """What one kind of message is. The same table: protocol 3.2; its files: the tree above protocol 1.1.
 
     Args:
         sender: who sends it.

@@ -14,16 +14,17 @@ For a message's manifest (``Peer.open``):
     10. chain      numbered one after, and naming, the sender's last message, which is the one that a hand-over named
     11. reply      answers a message that it may answer
 
-For its payloads: encrypted exactly where the run wants that (step 12, ``check_encrypted``); no larger than such a file
-can be (13, ``inbox.py``); size and SHA-256 as the manifest says (14, ``check_file``); where it is encrypted, every
-block of it (15, ``encryption.py``); then its contents by the record's own schema (``open_record``, ``open_yaml``;
-tensors by ``weights.py`` or, where the run wants them in another form (``check_form``), by ``encoding.py``; tables by
-``tables.py``).
+Then, by the run's offer: encrypted exactly where the run wants that (step 12, ``check_encrypted``).
+
+For its payloads: no larger than such a file can be (13, ``inbox.py``); size and SHA-256 as the manifest says (14,
+``check_file``); where it is encrypted, every block of it (15, ``encryption.py``); then its contents by the record's own
+schema (``open_record``, ``open_yaml``; tensors by ``weights.py`` or, where the run wants them in another form
+(``check_form``), by ``encoding.py``; tables by ``tables.py``).
 
 Whoever can write in a folder can put anything there, but cannot sign it. So only what the sender's key has signed for
 this very place is held against the sender, and refused for good: ``RejectedError``. All else is ``DoubtfulError``
-(protocol 10.2): steps 1 to 8 (also another's signed message carried here), a message that comes before one that is
-missing, and a payload that is not what its manifest names.
+(protocol 10.2): steps 1 to 8 (also another's signed message carried here), a message before which one is missing, and a
+payload that is not what its manifest names.
 
 This module does no I/O.
 """
@@ -121,7 +122,7 @@ class Peer:
         Raises:
             RejectedError: naming the record and what is wrong.
         """
-        # 1 to 4 as of a manifest, but signed by the newest key alone (protocol 4.3).
+        # 1 to 4 as of a manifest, but signed by the newest key alone (protocol 4.3 and 4.4).
         path = handover_path(self.next_key_number, self.sender)
         before = self.handovers[-1].after if self.handovers else Head()
         handover = _of_protocol(_open_signed_by(content, path, self.newest_key), Handover, path, self.protocol)
@@ -179,7 +180,7 @@ class Peer:
         body, key = self._open_signed(content, ref.manifest)
         # 4. Only now is it read as a manifest. One of another protocol is told as that, whatever else it holds.
         manifest = _of_protocol(body, Manifest, ref.manifest, self.protocol)
-        # 5. Each of the sender's keys signs its own stretch of the chain (protocol 4.3).
+        # 5. Each of the sender's keys signs its own stretch of the chain (protocol 4.3 and 4.4).
         if key != self.key_of(manifest.seq):
             _doubt(ref.manifest, f"is signed by another key of {self.sender} than its message {manifest.seq}")
         # 6. A message of another federation or site, carried here, is nobody's fault: it is doubtful, not refused.
@@ -193,7 +194,7 @@ class Peer:
         if (manifest.kind, manifest.round) != (ref.kind, ref.round_no):
             _doubt(ref.manifest, f"is of kind {manifest.kind} and round {manifest.round}, which belongs elsewhere")
         # 9. From here on the sender itself has signed what is wrong, so it is refused for good. The list of files is
-        #    closed: nothing that the protocol does not name (protocol 6.3) can be brought into a mirror.
+        #    closed: nothing that the protocol does not name (protocol 1.1 and 6.3) can be brought into a mirror.
         names, required = set(manifest.files), KINDS[ref.kind].files
         if missing := sorted(required - names):
             _refuse(ref.manifest, f"does not list what every {ref.kind} has: {', '.join(missing)}")
@@ -287,7 +288,7 @@ def check_order(
 
     Raises:
         RejectedError: it cannot be its sender's next message.
-        DoubtfulError: it comes before one that is missing.
+        DoubtfulError: a message before it is missing.
     """
     # 10. The chain admits one next message: numbered one after the last, and naming it (protocol 3.2).
     if manifest.previous in refused:

@@ -124,7 +124,8 @@ def check_update(
     ref, trains, is_private = message.ref, message.ref.round_no <= run.rounds, run.privacy is not None
     _check_files(message, file, sharing, method, trains=trains)
     check_form(message, run.wire)
-    # 2. The table has the rows, the columns and the learning rate of this round (protocol 8.3).
+    # 2. The table has no rows but this round's, no columns that nobody described, and the round's learning rate
+    #    (protocol 8.3).
     is_rounded = message.manifest.protocol > 1
     metrics = f"{ref.path}/{names.METRICS}"
     table = read_metrics(file(names.METRICS).read_bytes(), metrics, is_rounded=is_rounded)

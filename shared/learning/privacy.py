@@ -25,7 +25,8 @@ What is not:
 - how long a step takes, which tells about how many images took part in it;
 - what stays at the site, as its log with the scores of its training images.
 
-So under privacy ``metrics.csv`` has no rows of the train split, and nothing else is sent that was measured on it.
+So under privacy ``metrics.csv`` has no rows of the train split, but the one that tells ε in a round that is not scored,
+and nothing else is sent that was measured on it (protocol 8.3).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ With ``common_model`` a site measures with the first model that it receives, bef
 that is the same at all sites, BatchNorm too. In runs that are older than this choice it is the first model after
 ``pretrain_rounds`` of FedBN, and by then each site's BatchNorm is its own: what is measured then tells how far apart
 the models are, too. What was measured is kept with the first answer that is accepted, and sent again ever after. A site
-below ``minimum_count`` sends zeros and is excluded from S.
+below ``minimum_count`` sends zeros: it gets the common mean, and enters no other site's own.
 """
 
 from __future__ import annotations

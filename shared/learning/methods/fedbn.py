@@ -1,6 +1,6 @@
 """FedBN (Li et al. 2021): FedAvg that leaves every BatchNorm at its site.
 
-    w ← Σ_{k in S} (n_k / n) x_k        over all tensors but those of BatchNorm modules
+    w ← Σ_{k in S} (n_k / n) x_k        over all that travels: neither BatchNorm nor the task's own part
 
 A site's cameras show in the means and spreads of its features; what normalises them is the site's own. A BatchNorm is
 known by its module's type: in torchvision's ResNet-50 four of them have no "bn" in their names.

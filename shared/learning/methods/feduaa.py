@@ -3,7 +3,8 @@
     site        e = softplus(logits), u = K / Σ(e + 1); loss: Eq. 5 to 8
                 θ_k = argmax of Youden's J over thresholds of "u ≥ θ, so the prediction is wrong", with the received
                 model, before it is trained (Algorithm 1)
-    aggregator  w ← Σ_{k in S} softmax(θ)_k x_k        over all tensors but those of BatchNorm modules (protocol 7.2)
+    aggregator  w ← Σ_{k in S} softmax(θ)_k x_k (protocol 7.2)    over all that travels: neither BatchNorm nor the
+                task's own part (protocol 7.1)
 
 How many images a site has does not matter. No temperature: with θ in (0, 1] no site weighs more than e times another.
 """
