@@ -107,7 +107,7 @@ def _short(cell: str) -> str:
     if abs(number) >= 1000:
         return f"{number:,.0f}"
     rounded = f"{number:.3f}"
-    return rounded if float(rounded) or not number else f"{number:g}"
+    return rounded if float(rounded) or not number else f"{number:.2g}"
 
 
 if __name__ == "__main__":
