@@ -18,6 +18,7 @@ from shared.learning.cost import flops, model_cost
 from shared.learning.data.headers import fields_that_may_name
 from shared.learning.data.noise import with_noise
 from shared.learning.data.recordings import read_recordings
+from shared.learning.data.sets import Member
 from shared.learning.data.spectrograms import cut_spectrograms, read_spectrograms, read_wave
 from shared.learning.data.splits import Folds, SplitPlan, unit_of
 from shared.learning.data.time_series import cut_windows, read_time_series
@@ -317,7 +318,9 @@ def test_no_recording_and_no_group_is_in_two_splits(tmp_path_factory, recordings
     except DataError as error:
         assert all("set is empty" in problem or "folds are asked for" in problem for problem in error.problems)
         return
-    dataset = divided(Collection(samples, ("0", "1", "2")), {name: dict.fromkeys(ids, 0) for name, ids in sets.items()})
+    dataset = divided(
+        Collection(samples, ("0", "1", "2")), {name: dict.fromkeys(ids, Member(0)) for name, ids in sets.items()}
+    )
     parts = [[sample.id for sample in part] for part in (dataset.train, dataset.validation, dataset.test)]
     assert sorted(name for part in parts for name in part) == sorted(sample.id for sample in samples)
     of_units = [{unit_of(name) for name in part} for part in parts]
