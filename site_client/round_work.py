@@ -223,8 +223,8 @@ class RoundWork:
         worked = self._work_through(trainer, configuration, files, is_time)
         what = f"trained on {pluralize(worked.images, 'image')}" if configuration.epochs else "validated"
         logger.info("%s: %s in %.0f s", store.round_name_of(ledger, ref), what, time.monotonic() - began)
-        # 5. The tables and the tensors that leave are the update (protocol 6.3), in the run's form. It
-        #    is signed after one last look whether a person has paused the site or withdrawn.
+        # 5. The tables and the tensors that leave are the update (protocol 6.3), in the run's form. It is signed
+        #    after one last look whether a person has paused the site or withdrawn.
         answer: dict[str, bytes | Path] = dict(worked.tables)
         known = {}
         for group, entry in worked.sent.items():

@@ -100,6 +100,7 @@ def prepare_compute(computing: Computing, threads: int) -> None:
     if computing.gpu_memory_gb is not None:
         device = torch.device(computing.device)
         share = computing.gpu_memory_gb * 1e9 / torch.cuda.get_device_properties(device).total_memory
+        # PyTorch refuses a device without a number here; `cuda` is its first.
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0), device.index or 0)
 
 

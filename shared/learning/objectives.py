@@ -177,8 +177,8 @@ class Weighted(_Around):
 
 
 def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
-    """Return N / (K · n_c) for each of the K classes that are there; their mean over all N targets
-    is 1. A class that is not there has 1.
+    """Return N / (K · n_c) for each of the K classes that are there; their mean over all N targets is
+    1. A class that is not there has 1.
 
     Args:
         counts: n_c, how many targets are of each class.
