@@ -8,7 +8,7 @@ A run passes through these stages, each left only forwards (protocol 6.4 and 6.5
               verdicts told (closes when all answered, or at its deadline with a quorum of answers)
     end       after the closing round (rounds + 1, which only validates the last aggregate), when the PI stops the
               run, when it gains nothing more by its ``stop_after``, or when fewer sites than the quorum are left: the
-              best aggregate is chosen and sent to every site that agreed. Where too few agreed to start, the run is
+              best aggregate is chosen and sent to every site that agreed. Where too few can agree to start, the run is
               aborted. Whoever was offered the run, has not left it and gets no final model is told of the abort
 
 A site is available from its yes until it withdraws; only then is anything asked of it or awaited from it. The run's
@@ -115,6 +115,11 @@ class RunFacts:
         """The sites that may be asked to take part in a round."""
         return tuple(site.name for site in self.sites if site.available)
 
+    @property
+    def undecided(self) -> int:
+        """How many sites have not answered the offer."""
+        return sum(site.consent is None and not site.consent_refused for site in self.sites)
+
 
 @dataclass(frozen=True)
 class _OfSite:
@@ -216,12 +221,15 @@ def decide(run: RunFacts) -> list[Action]:
     # 1. A run that is over is ended in every folder that has its offer (protocol 6.1).
     if run.final_chosen or run.aborted:
         return [end for site in run.sites if (end := due_end(site, final_chosen=run.final_chosen)) is not None]
-    # 2. Every enrolled site is asked, also while rounds go on: who consents late is available from then on
+    # 2. One that too few can agree to any more never starts, and nobody else is asked (protocol 6.4).
+    if run.round_no == 0 and not run.stop_requested and (reason := _why_never(run)):
+        return [Abort(reason)]
+    # 3. Every enrolled site is asked, also while rounds go on: who consents late is available from then on
     #    (protocol 6.1).
     offers: list[Action] = [
         SignOffer(site.name) for site in run.sites if site.enrolled and not site.offered and not run.stop_requested
     ]
-    # 3. Before the first round the consents are awaited; then a round is collected, and settled once it has closed
+    # 4. Before the first round the consents are awaited; then a round is collected, and settled once it has closed
     #    (protocol 6.4).
     if run.round_no == 0:
         return offers + _start(run)
@@ -236,16 +244,21 @@ def due_end(site: SiteFacts, *, final_chosen: bool) -> SignFinal | SignAbort | N
     return SignFinal(site.name) if final_chosen and site.consent else SignAbort(site.name)
 
 
+def _why_never(run: RunFacts) -> str:
+    """Return why a run that has not begun never can: a quorum has not agreed and cannot any more; empty if it can."""
+    left, undecided = len(run.available), run.undecided
+    if left + undecided >= run.quorum:
+        return ""
+    still = f", {undecided} more could" if undecided else ""
+    return f"only {left} of {pluralize(len(run.sites), 'site')} agreed{still}, the quorum is {run.quorum}"
+
+
 def _start(run: RunFacts) -> list[Action]:
-    left = len(run.available)
-    all_answered = all(site.consent is not None or site.consent_refused for site in run.sites)
     # Stopped by the PI: what the run began with is then the only model to choose.
     if run.stop_requested:
         return [ChooseFinal("the PI stopped the run before its first round")]
-    # Nobody is left who could still agree (protocol 6.4).
-    if all_answered and left < run.quorum:
-        return [Abort(f"only {left} of {pluralize(len(run.sites), 'site')} agreed, the quorum is {run.quorum}")]
-    if left >= run.quorum and not run.paused and (all_answered or run.waited_s >= run.consent_deadline_s):
+    has_quorum, is_time = len(run.available) >= run.quorum, run.waited_s >= run.consent_deadline_s
+    if has_quorum and not run.paused and (not run.undecided or is_time):
         return [_open(run, 1)]
     # Otherwise the run waits, also after the deadline.
     return []

@@ -60,6 +60,24 @@ def test_the_run_starts_when_all_have_answered() -> None:
     assert isinstance(decide(run(replace(AGREED, consent=False)))[0], Abort)
 
 
+def test_a_run_that_too_few_can_agree_to_is_aborted_at_once() -> None:
+    """With nobody else asked: it would keep the runs behind it waiting."""
+    asked = SiteFacts("south", enrolled=True, offered=True)
+    declined, newcomer = replace(asked, name="east", consent=False), SiteFacts("west", enrolled=True)
+    assert decide(run(declined, asked, AGREED, quorum=2)) == []
+    aborted = decide(run(declined, replace(declined, name="west"), asked, quorum=2))
+    assert aborted == [Abort("only 0 of 3 sites agreed, 1 more could, the quorum is 2")]
+    assert decide(run(declined, AGREED, newcomer, quorum=3)) == [
+        Abort("only 1 of 3 sites agreed, 1 more could, the quorum is 3")
+    ]
+    left = replace(AGREED, withdrawn=True)
+    assert decide(run(declined, left, asked, quorum=2)) == [
+        Abort("only 0 of 3 sites agreed, 1 more could, the quorum is 2")
+    ]
+    stopped = run(declined, replace(declined, name="west"), asked, quorum=2, stop_requested=True)
+    assert decide(stopped) == [ChooseFinal("the PI stopped the run before its first round")]
+
+
 def test_a_round_closes_when_all_answered_or_at_its_deadline_with_a_quorum() -> None:
     slow = replace(IN_ROUND, name="south")
     assert decide(run(replace(IN_ROUND, sent=False), round_no=1)) == [SignRound("north", 1)]

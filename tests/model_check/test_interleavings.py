@@ -70,7 +70,7 @@ GAPS = {
     "a run that is aborted is told to nobody": (
         Rules(is_reduced=True, rounds=1, quorum=2, poison=False, withdrawals=False, aborts_untold=True),
         "a site that was offered the run is never told its end",
-        "aggregator: Abort",
+        "south: site signs yes consent",
     ),
     "a round is signed for a site that may have withdrawn": (
         Rules(is_reduced=True, sites=1, rounds=1, rounds_need_no_look=True),
