@@ -30,6 +30,7 @@ from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.run import BelowLast, RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry, encrypts
 from shared.exchange.signing import canonical
@@ -95,7 +96,7 @@ class Daemon:
         self._all_sites = self._sites
         self._list_waiting = waiting
         self._open_sites = open_sites
-        self._waiting_runs: dict[str, tuple[RunStore, RunConfiguration]] = {}
+        self._waiting_runs: dict[str, tuple[RunStore, RunConfiguration, Sharing]] = {}
         self._not_offered: set[str] = set()  # waiting runs that are offered in their own turn alone
         self._work = work
         self._in_turn = in_turn
@@ -196,33 +197,36 @@ class Daemon:
             try:
                 if store.is_over:
                     continue
-                run, _ = store.configuration(), store.sharing()  # both are signed as they lie here
+                run, sharing = store.configuration(), store.sharing()
                 others = {site.name: site for site in self._open_sites(set(run.sites) - self._all_sites.keys())}
             except (DropfedError, OSError) as error:
-                self._not_offered.add(store.run)
-                tell_not_offered(store.run, error)
+                self._leave_for_its_turn(store.run, error)
                 continue
             for site in others.values():
                 site.start()
             self._all_sites = self._all_sites | others  # another thread may go through the old ones
-            self._waiting_runs[store.run] = store, run
+            self._waiting_runs[store.run] = store, run, sharing
+
+    def _leave_for_its_turn(self, run: str, error: DropfedError | OSError) -> None:
+        """Offer a waiting run no more before its turn: what is wrong with it is no matter of the run that goes on."""
+        self._waiting_runs.pop(run, None)
+        self._not_offered.add(run)
+        tell_not_offered(run, error)
 
     def _early_offers(self) -> list[rounds.OfferEarly]:
         """Return what can be asked now about the runs that wait (protocol 6.2); once this run is over, they ask in
         their own turn.
         """
         offers: list[rounds.OfferEarly] = []
-        for store, run in list(self._waiting_runs.values()):
+        for store, run, _ in list(self._waiting_runs.values()):
             if not (self._store.is_over or store.stop_requested):
                 sites = [self._all_sites[name] for name in run.sites]
                 try:
                     able = {
                         site.name: site.channel.ledger for site in sites if site.channel and not site.cannot_have(run)
                     }
-                except ActionRequiredError as error:  # it is no matter of the run that goes on
-                    del self._waiting_runs[run.run]
-                    self._not_offered.add(run.run)
-                    tell_not_offered(run.run, error)
+                except ActionRequiredError as error:
+                    self._leave_for_its_turn(run.run, error)
                     continue
                 offers += early_offers(able, run.run)
         return offers
@@ -298,9 +302,11 @@ class Daemon:
     def _has_looked_since_stop(self) -> bool:
         """Return whether each folder that can be reached was looked into since the PI asked to stop.
 
-        An answer that lies there already counts: nobody is told that it never came.
+        An answer that lies there already counts: nobody is told that it never came. What does not hold there may never
+        do, and no stop waits for it.
         """
-        looked = [self._looks_at_stop.has_come(site) or site.is_in_trouble for site in self._sites.values()]
+        looks = self._looks_at_stop
+        looked = [looks.has_come_whole_or_not(site) or site.is_in_trouble for site in self._sites.values()]
         return all(looked)
 
     def _exchange(self, site: FolderSync) -> Mirror | None:
@@ -386,12 +392,10 @@ class Daemon:
         store, run, site = self._store, self._run.run, action.site
         match action:
             case rounds.OfferEarly(run=waiting):
-                home = self._all_sites[site]
-                if home.channel is not None and may_be_offered_early(home.channel.ledger, waiting):
-                    files = self._waiting_runs[waiting][0].offer_files()
-                    home.channel.outbox.sign(MessageRef("offer", waiting), files, in_reply_to=home.card_digest)
+                self._offer_early(self._all_sites[site], waiting)
             case rounds.SignOffer():
-                self._sign(site, MessageRef("offer", run), store.offer_files(), self._sites[site].card_digest)
+                files = store.offer_files(self._run, self._sharing)
+                self._sign(site, MessageRef("offer", run), files, self._sites[site].card_digest)
             case rounds.SignRound(round_no=round_no):
                 newest = self._newest_of(site)
                 if self._site_facts(site).may_be_sent_round:
@@ -411,6 +415,18 @@ class Daemon:
                     is_final = isinstance(action, rounds.SignFinal)
                     files = store.final_files(site) if is_final else store.abort_files()
                     self._sign(site, MessageRef("final" if is_final else "abort", run), files, newest)
+
+    def _offer_early(self, site: FolderSync, waiting: str) -> None:
+        """Sign the offer of a run that waits, unless it was left for its turn since that was decided."""
+        if waiting not in self._waiting_runs or site.channel is None:
+            return
+        store, run, sharing = self._waiting_runs[waiting]
+        try:
+            if may_be_offered_early(site.channel.ledger, waiting):
+                files = store.offer_files(run, sharing)
+                site.channel.outbox.sign(MessageRef("offer", waiting), files, in_reply_to=site.card_digest)
+        except (DropfedError, OSError) as error:
+            self._leave_for_its_turn(waiting, error)
 
     def _newest_of(self, site: str) -> str:
         """Return the digest that a message signed now answers (protocol 3.2): of the site's newest accepted message, or
@@ -607,9 +623,16 @@ class _Looks:
 
     def has_come(self, site: FolderSync) -> bool:
         """Return whether the look into a site's folder has come that is asked for when this is called first."""
+        return site.looked >= self._number(site)
+
+    def has_come_whole_or_not(self, site: FolderSync) -> bool:
+        """Return the same, also of a look that has found something which does not hold."""
+        return max(site.looked, site.looked_in_doubt) >= self._number(site)
+
+    def _number(self, site: FolderSync) -> int:
         if site.name not in self._asked:
             self._asked[site.name] = site.request_look()
-        return site.looked >= self._asked[site.name]
+        return self._asked[site.name]
 
 
 class _Waiting:

@@ -71,6 +71,8 @@ class FolderSync:
         self.channel: Channel | None = None
         self.looked = 0
         """The newest of the looks asked for that has come; a look that is cut off has not."""
+        self.looked_in_doubt = 0
+        """The newest of those that went through the whole folder, and found something in it that does not hold."""
         self.is_in_trouble = False
         """Whether something stands in the way of looking into the folder now."""
         self.cannot_publish = False
@@ -91,7 +93,7 @@ class FolderSync:
         self._heard_at = float("-inf")
         self._heard: Entry | None = None  # as it was listed when it was read
         self._false_heartbeats = 0  # one after the other
-        self._is_newest = False  # this work directory, as far as the site's heartbeat tells
+        self._is_newest = False  # this work directory, as far as the folder and the site's heartbeat tell
         self._has_shown_keys = False
         self._has_noted = False  # what is published
         self._has_pruned = False
@@ -243,6 +245,8 @@ class FolderSync:
             self.looked = asked  # the daemon waits for it before it signs a round (protocol 6.8)
         if seen.is_full:
             self._note_doubt(seen.doubt)
+            if searches and seen.doubt is not None:
+                self.looked_in_doubt = asked
         if self._awaited is not None and not seen.happened and channel.outbox.look_back():
             return True
         return seen.happened or has_looked
@@ -271,8 +275,9 @@ class FolderSync:
         follows.
 
         Raises:
-            ActionRequiredError: the site has accepted a message of ours that is not here.
+            ActionRequiredError: the folder has, or the site has accepted, a message of ours that is not here.
         """
+        channel.outbox.require_all_here()
         try:
             accepted = channel.inbox.open_status(self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES))
         except (NotFoundError, RejectedError):

@@ -168,12 +168,16 @@ class RunStore(RunFiles):
             where = f"a backup or from sites/SITE/mirror/{MessageRef('offer', self.run).path}, which has it too"
             raise ConfigurationError([f"{error.problems[0]}: the file is damaged; put it back from {where}"]) from None
 
-    def offer_files(self) -> dict[str, bytes | Path]:
-        """Return the payloads of the offer."""
+    def offer_files(self, configuration: RunConfiguration, sharing: Sharing) -> dict[str, bytes | Path]:
+        """Return the payloads of the offer.
+
+        Raises:
+            ConfigurationError: what is kept of the run is another, or damaged.
+        """
+        self.require_same(configuration, sharing)
         files: dict[str, bytes | Path] = {
-            name: (self.home / name).read_bytes() for name in (names.RUN_CONFIGURATION, names.TENSORS)
+            name: dump_yaml(record) for name, record in _offered(configuration, sharing).items()
         }
-        sharing = self.sharing()
         if not sharing.from_file:
             return files | ({names.START: self.start} if self.start.exists() else {})
         path, offered = self.home / "offered-start.safetensors", sharing.offered

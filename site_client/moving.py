@@ -9,8 +9,7 @@ server's folder is, and an auditor may read either.
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Collection, Iterator
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from threading import Event
 
 from shared.doors import Refusal
 from shared.doors.numbers import whole
+from shared.doors.schema import AnyRecord
 from shared.errors import (
     ActionRequiredError,
     ConfigurationError,
@@ -27,16 +27,19 @@ from shared.errors import (
     Stopped,
 )
 from shared.exchange import names
+from shared.exchange.encoding import max_weights_bytes
 from shared.exchange.handovers import not_as_it_was_left
-from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, RUNS, Kind, MessageRef, is_weights, ref_at
+from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MAX_START_BYTES, Kind, MessageRef, is_weights
+from shared.exchange.places import places_in, runs_in
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.messages import Manifest
 from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import time_text
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import digest_of, open_signed
-from shared.exchange.trust import Message, Peer, open_federation
+from shared.exchange.trust import Message, Peer, check_sizes, open_federation
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, sync_file, write_file
 from shared.folder.forbearing import ForbearingFolder
@@ -152,7 +155,7 @@ class Mover:
         """
         self._server.look_anew()
         sent, fetched = self._send(), self._fetch()
-        for run in _runs(self._here):
+        for run in runs_in(self._here):
             self._forget_weights(run)
         return sent or fetched
 
@@ -199,8 +202,8 @@ class Mover:
             ActionRequiredError: one is not as it was left.
         """
         found = []
-        for run in _runs(self._here):
-            for ref in _places(self._here, run):
+        for run in runs_in(self._here):
+            for ref in places_in(self._here, run):
                 if ref.is_from_site == from_site and (content := self._read_here(ref.manifest)) is not None:
                     found.append((ref, self._manifest(ref, content)))
         return sorted(found, key=lambda each: each[1].seq)
@@ -311,10 +314,10 @@ class Mover:
     def _new_messages(self) -> list[tuple[Message, bytes]]:
         """Return what the aggregator has left in the runs that have not ended, in the order in which it signed it."""
         found = []
-        for run in _runs(self._server):
+        for run in runs_in(self._server):
             if any(self._is_here(MessageRef(end, run)) for end in _ENDS):
                 continue
-            for ref in _places(self._server, run, self._settled(run)):
+            for ref in places_in(self._server, run, but=self._settled(run)):
                 if not ref.is_from_site and not self._is_here(ref) and (content := self._read_there(ref.manifest)):
                     try:
                         found.append((self._aggregator.open_out_of_order(content, ref), content))
@@ -342,7 +345,11 @@ class Mover:
 
         Args:
             may_lack: its weights may have been removed by the run's rule.
+
+        Raises:
+            RejectedError: a payload is larger than it can be, is not there or is another.
         """
+        check_sizes(message, self._max_weights_bytes(message.ref))
         self._require_room(message)
         for name, entry in sorted(message.manifest.files.items()):
             path = f"{message.ref.path}/{name}"
@@ -378,22 +385,39 @@ class Mover:
         if (keep := self._keep(run)) is None:
             return
         settled = self._settled(run)
-        for ref in [ref for ref in _places(self._here, run) if ref.kind == "round" and self._is_here(ref)]:
+        for ref in [ref for ref in places_in(self._here, run) if ref.kind == "round" and self._is_here(ref)]:
             if may_be_removed(keep, ref, settled=settled, chosen=None):
                 for entry in filter(lambda each: is_weights(each.name), self._here.entries(ref.path)):
                     self._here.remove(f"{ref.path}/{entry.name}")
 
     def _keep(self, run: str) -> str | None:
-        """Return the run's rule of what is kept; None where it cannot be read here, as where it is encrypted."""
-        content = self._read_here(f"{MessageRef('offer', run).path}/{names.RUN_CONFIGURATION}")
+        """Return the run's rule of what is kept; None where it cannot be read here."""
+        configuration = self._offered(run, names.RUN_CONFIGURATION, RunConfiguration)
+        return configuration.keep if configuration else None
+
+    def _max_weights_bytes(self, ref: MessageRef) -> float:
+        """Return the most bytes of tensor files that the aggregator's message may bring, where the offer can be read
+        here; else only the room bounds them.
+        """
+        if ref.kind == "offer":
+            return MAX_START_BYTES
+        configuration = self._offered(ref.run, names.RUN_CONFIGURATION, RunConfiguration)
+        sharing = self._offered(ref.run, names.TENSORS, Sharing)
+        if configuration is None or sharing is None:
+            return math.inf
+        return max_weights_bytes(sharing, ref.kind, configuration.wire)
+
+    def _offered(self, run: str, name: str, kind: type[AnyRecord]) -> AnyRecord | None:
+        """Return a record of a run's offer; None where it cannot be read here, as where it is encrypted."""
+        content = self._read_here(f"{MessageRef('offer', run).path}/{name}")
         try:
-            return parse_yaml(content, RunConfiguration, names.RUN_CONFIGURATION).keep if content else None
+            return parse_yaml(content, kind, name) if content else None
         except ConfigurationError:  # the daemon says what is wrong with it
             return None
 
     def _settled(self, run: str) -> set[int]:
         """Return the rounds of a run whose verdict is here."""
-        places = [ref for ref in _places(self._here, run) if ref.kind == "verdict"]
+        places = [ref for ref in places_in(self._here, run) if ref.kind == "verdict"]
         return {ref.round_no for ref in places if self._is_here(ref)}
 
     # --- either folder -------------------------------------------------------------------------------------
@@ -418,20 +442,3 @@ class Mover:
 
 def _lasting_records(folder: Folder, where: str) -> list[str]:
     return [path for entry in folder.entries(where) if names.is_lasting_record(path := f"{where}/{entry.name}")]
-
-
-def _runs(folder: Folder) -> list[str]:
-    return [entry.name for entry in folder.entries(RUNS) if entry.is_folder and names.is_name(entry.name)]
-
-
-def _places(folder: Folder, run: str, but: Collection[int] = ()) -> Iterator[MessageRef]:
-    """Yield where messages of a run lie, or are about to, but for those of some rounds."""
-    rounds = f"{RUNS}/{run}/rounds"
-    of_rounds = [f"{rounds}/{entry.name}" for entry in folder.entries(rounds) if _number(entry.name) not in but]
-    for path in (f"{RUNS}/{run}", *of_rounds):
-        of_path = [ref_at(f"{path}/{entry.name}") for entry in folder.entries(path)]
-        yield from (ref for ref in of_path if ref is not None)
-
-
-def _number(name: str) -> int:
-    return whole(name.lstrip("0")) if re.fullmatch(r"[0-9]{4}", name) and name != "0000" else 0

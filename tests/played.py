@@ -314,7 +314,7 @@ def ended_run(
     return played, store
 
 
-def daemon_of(run: Played, store: RunStore) -> Daemon:
+def daemon_of(run: Played, store: RunStore, *waiting: RunStore) -> Daemon:
     """The aggregator's daemon over a played run's one site, without what rounds are computed with."""
     nothing: Any = None
     return Daemon(
@@ -325,4 +325,5 @@ def daemon_of(run: Played, store: RunStore) -> Daemon:
         score_name="",
         stop=run.stop,
         news=threading.Event(),
+        waiting=lambda: waiting,
     )

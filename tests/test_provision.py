@@ -19,6 +19,7 @@ from aggregator.site import read_invite
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
+from shared.exchange.reading import dump_yaml
 from shared.exchange.records.messages import Invite
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer
@@ -28,6 +29,7 @@ from site_client.cli import main as site
 from site_client.configuration import open_folder as open_site_folder
 from site_client.configuration import read_configuration as read_site
 from tests.canary import password_of
+from tests.federation.running import run_configuration
 from tests.folder.owncloud import OwnCloud
 from tests.folder.servers import embedded
 
@@ -102,8 +104,9 @@ def exchange(work: Path, home: Path, *join_options: str) -> None:
     )
     assert end.work(), "enrols"
     assert end.channel is not None
+    offered = dump_yaml(run_configuration(run="r", sites=["north"], quorum=1))
     offer = end.channel.outbox.sign(
-        MessageRef("offer", "r"), {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=end.card_digest
+        MessageRef("offer", "r"), {names.RUN_CONFIGURATION: offered, names.TENSORS: b"y"}, in_reply_to=end.card_digest
     )
     assert end.work(), "publishes"
     own_key = SigningKey.at(home / "signing.key")

@@ -9,7 +9,8 @@ What is checked, in this order:
                 figure that the protocol does not describe, or with more digits
     messages    every manifest passes ``trust.py``; every payload is there, with its size and SHA-256, and no other;
                 a tensor file that is not there counts as removed if the run's own rule prunes it; weights are said
-                to be in the form that the run wants, and encrypted where it wants that
+                to be in the form that the run wants, and encrypted where it wants that. Where the manifest is still
+                to come, nothing lies but what such a message has
     contents    each payload is what its name says and nothing besides (``contents.py``)
     chains      each sender's messages are numbered without gap or repeat, each naming the one before it
     records     each says nothing but what follows from those before it (``bindings.py``)
@@ -35,13 +36,14 @@ from shared.audit.reading import UNKNOWN, Finding, HiddenError, Reading
 from shared.errors import NotFoundError
 from shared.escaping import escape
 from shared.exchange import names
-from shared.exchange.encryption import EncryptionKey
+from shared.exchange.encryption import EncryptionKey, max_ciphertext_bytes
 from shared.exchange.names import AGGREGATOR, MANIFEST, MessageRef
 from shared.exchange.order import Order, Replies
 from shared.exchange.records.messages import Federation, Head, Status
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import Message, check_encrypted, check_form
-from shared.folder.contract import Folder
+from shared.folder.contract import Folder, finished_name
+from shared.folder.durable import complete_name
 from shared.moments import moment_text
 from shared.plurals import pluralize
 from shared.sizes import size_text
@@ -277,11 +279,22 @@ class _Verification:
             head = (status.own_head if is_from_site else status.aggregator_head) if status else Head()
             may_be_on_its_way = len(unsigned) == 1 and newest == len(known) and head.seq <= newest
             for ref in unsigned:
+                self._check_unnamed(ref, by_ref[ref])
                 if may_be_on_its_way and not self._must_be_whole(ref):
                     self._audit.in_progress.append(ref.path)
                 else:
                     beside = f"the {sender}'s files beside it are not signed" if by_ref[ref] else "its folder is empty"
                     self._find(ref.manifest, f"is missing: {beside}")
+
+    def _check_unnamed(self, ref: MessageRef, found: set[str]) -> None:
+        """Check what no manifest names yet: each is a file of such a message, or is being written as one."""
+        most = max_ciphertext_bytes(names.MAX_RECORD_BYTES)
+        for name in found:
+            path, due = f"{ref.path}/{name}", finished_name(complete_name(name))
+            if due != MANIFEST and not names.may_hold(ref.kind, due):
+                self._find(path, "is a file that does not belong here")
+            elif not names.is_weights(due) and (size := self._reading.sizes[path]) > most:
+                self._find(path, f"has {size} bytes, at most {most} are expected")
 
     def _must_be_whole(self, ref: MessageRef) -> bool:
         """Return whether a message of the aggregator's says that the one at ``ref`` was whole.

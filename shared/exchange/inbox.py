@@ -7,13 +7,12 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from shared.errors import DoubtfulError, NotFoundError, RejectedError, TransientError
-from shared.exchange.encryption import content_bytes
 from shared.exchange.handovers import learn
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MessageRef, is_weights
 from shared.exchange.records.messages import Status
 from shared.exchange.records.surveys import Survey
-from shared.exchange.trust import Message, Peer, check_encrypted, check_file
+from shared.exchange.trust import Message, Peer, check_encrypted, check_file, check_sizes
 from shared.folder.contract import Folder
 
 RecordT = TypeVar("RecordT")
@@ -78,17 +77,13 @@ class Inbox:
                 self._require_read_whole(ref, manifest)
                 raise
             return None
-        # 2. By the signed manifest a payload is no larger than it can be (protocol 10.1, step 13), so that none can
-        #    fill the disk. All tensor files share one bound; one that nobody here needs is left where it lies.
-        room = max_weights_bytes
-        for name, entry in sorted(message.manifest.files.items()):
+        # 2. By the signed manifest a payload is no larger than it can be (protocol 10.1, step 13); one that nobody here
+        #    needs is left where it lies.
+        check_sizes(message, max_weights_bytes, without_weights=without_weights)
+        for name in sorted(message.manifest.files):
             if without_weights and is_weights(name):
                 continue
             path = f"{ref.path}/{name}"
-            most = room if is_weights(name) else MAX_RECORD_BYTES
-            if content_bytes(entry) > most:
-                raise RejectedError(path, f"has {content_bytes(entry)} bytes, at most {most} are expected")
-            room -= content_bytes(entry) if is_weights(name) else 0
             # 3. The payload comes here as it is in the folder; then its hash is compared and its blocks are decrypted
             #    (protocol 10.1, steps 14 and 15). Until its manifest is here it counts for nothing.
             try:

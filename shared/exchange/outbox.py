@@ -14,7 +14,8 @@ from shared.errors import ActionRequiredError, AlreadyExistsError, RejectedError
 from shared.exchange.encryption import Ciphertext
 from shared.exchange.handovers import enrolled, followed, learn, publish
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import KINDS, MANIFEST, MAX_RECORD_BYTES, MessageRef, is_weights, may_hold
+from shared.exchange.names import AGGREGATOR, KINDS, MANIFEST, MAX_RECORD_BYTES, MessageRef, is_weights, may_hold
+from shared.exchange.places import places_in, runs_in
 from shared.exchange.records.messages import Head, Manifest
 from shared.exchange.records.values import now_text
 from shared.exchange.records.wire import PLAIN, FileEntry, Wire, encrypts
@@ -70,7 +71,7 @@ class Outbox:
 
         Raises:
             ConfigurationError, ActionRequiredError: it is to be encrypted, and we have not the keys (``require_keys``);
-                or nobody can tell, for the run's offer is not in the mirror as it was accepted.
+                or nobody can tell, for the run's offer is not in the mirror, well-formed, as it was accepted.
         """
         # 1. What is signed once is never signed otherwise (protocol 2.1): after a crash the very same bytes go out.
         if (signed := self._mirror.message(ref)) is not None:
@@ -83,13 +84,12 @@ class Outbox:
         for name, content in files.items():
             _place_file(self._mirror.path(ref, name), content)
         # 3. Each is encrypted where the run's offer says so (protocol 9.3), and named by size and hash as it will lie
-        #    in the folder. An offer that is being signed says it itself.
-        is_offer = ref.kind == "offer"
-        configuration = self._mirror.configuration(ref.run) if is_offer else self._mirror.require_configuration(ref.run)
+        #    in the folder. An offer that is being signed says it itself; of one that cannot be read nothing is.
+        configuration = self._mirror.require_configuration(ref.run)
         entries: dict[str, FileEntry] = {}
         for name in sorted(files):
             path = self._mirror.path(ref, name)
-            if configuration is not None and encrypts(configuration.encrypt, name):
+            if encrypts(configuration.encrypt, name):
                 entries[name] = self._mirror.ciphertexts.encrypt(ref, name, path, encrypted.get(name))
             else:
                 entries[name] = known.get(name) or entry_of(path)
@@ -145,6 +145,22 @@ class Outbox:
             elif not is_first:
                 continue
             self._mirror.ciphertexts.forget(message.ref)
+
+    def require_all_here(self) -> None:
+        """Check that the folder has no message of ours that is not here, in a run that has not ended here.
+
+        Raises:
+            ActionRequiredError: it has, so this work directory is an old copy, or another is at work.
+        """
+        message, is_from_site = self._mirror.message, self._mirror.own.sender != AGGREGATOR
+        for run in runs_in(self._folder):
+            if message(MessageRef("final", run)) or message(MessageRef("abort", run)):
+                continue
+            told = {each.ref.round_no for each in self._mirror.own_messages() if each.ref.run == run}
+            settled = {number for number in told if message(MessageRef("verdict", run, number))}
+            for ref in places_in(self._folder, run, but=settled):
+                if ref.is_from_site == is_from_site and message(ref) is None:
+                    self._require_not_ours(ref)
 
     def look_back(self) -> bool:
         """Look now and then, while an answer is awaited, whether our last message is still in the folder: a folder that

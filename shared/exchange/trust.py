@@ -39,6 +39,7 @@ from shared.doors import Refusal
 from shared.doors.json_text import parse_canonical
 from shared.doors.schema import AnyRecord, fill
 from shared.errors import ConfigurationError, DoubtfulError, ProtocolError, RejectedError
+from shared.exchange.encryption import content_bytes
 from shared.exchange.names import (
     AGGREGATOR,
     FEDERATION,
@@ -49,6 +50,7 @@ from shared.exchange.names import (
     STATUS,
     MessageRef,
     handover_path,
+    is_weights,
     may_hold,
     sheet_path,
     survey_path,
@@ -315,6 +317,27 @@ def check_file(message: Message, name: str, size: int, sha256: str) -> None:
         _doubt(path, f"has {size} bytes, its manifest says {entry.size}")
     if sha256 != entry.sha256:
         _doubt(path, "is not the file its manifest names (SHA-256 differs)")
+
+
+def check_sizes(message: Message, max_weights_bytes: float, *, without_weights: bool = False) -> None:
+    """Check by the manifest that no payload is larger than it can be, so that none can fill the disk (protocol 10.1,
+    step 13).
+
+    Args:
+        max_weights_bytes: all tensor files together may be no larger; everything else is at most ``MAX_RECORD_BYTES``.
+        without_weights: the tensor files are left where they lie.
+
+    Raises:
+        RejectedError: one is larger.
+    """
+    room = max_weights_bytes
+    for name, entry in sorted(message.manifest.files.items()):
+        if without_weights and is_weights(name):
+            continue
+        most = room if is_weights(name) else MAX_RECORD_BYTES
+        if content_bytes(entry) > most:
+            _refuse(f"{message.ref.path}/{name}", f"has {content_bytes(entry)} bytes, at most {most} are expected")
+        room -= content_bytes(entry) if is_weights(name) else 0
 
 
 def check_form(message: Message, wire: Wire) -> None:

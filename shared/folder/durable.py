@@ -100,6 +100,11 @@ def temporary_name(name: str) -> str:
     return f".{name}.writing"
 
 
+def complete_name(name: str) -> str:
+    """Return the name that a file which is being written is to get, and any other file's own."""
+    return name[1 : -len(".writing")] if name.startswith(".") and name.endswith(".writing") else name
+
+
 def read_private(path: Path) -> bytes:
     """Read a file that holds a secret.
 

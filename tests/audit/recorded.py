@@ -110,7 +110,7 @@ class Recorded:
     def play(self) -> Recorded:
         """All of it, to the final model."""
         for site in self.run.sites:
-            self._send(site, MessageRef("offer", self.run.run), self.store.offer_files())
+            self._send(site, MessageRef("offer", self.run.run), self.store.offer_files(self.run, self.store.sharing()))
         for site in self.run.sites:
             if site not in self._agree_late:
                 self._consent(site)

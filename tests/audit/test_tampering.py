@@ -299,6 +299,33 @@ def test_a_message_on_its_way_is_no_finding_while_the_run_is_open(tmp_path: Path
     assert (audit.findings, audit.in_progress) == ([], [MessageRef("round", RUN, 2).path])
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "manifest.json.old", "site.safetensors", ".hidden.writing"])
+def test_what_no_message_has_is_found_beside_one_that_is_on_its_way(tmp_path: Path, name: str) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    upload = run.drop / MessageRef("round", RUN, 1).path
+    upload.mkdir(parents=True)
+    for on_its_way in ("config.yaml", "manifest.json.new", ".global.safetensors.writing"):
+        (upload / on_its_way).write_bytes(b"")
+    assert verify(LocalFolder(run.drop)).findings == []
+    (upload / name).write_bytes(b"of somebody else")
+    (finding,) = verify(LocalFolder(run.drop)).findings
+    assert (finding.file, finding.what) == (
+        f"{upload.relative_to(run.drop)}/{name}",
+        "is a file that does not belong here",
+    )
+
+
+def test_a_record_that_is_too_large_is_found_before_its_manifest_is_there(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    upload = run.drop / MessageRef("round", RUN, 1).path
+    upload.mkdir(parents=True)
+    (upload / "config.yaml").write_bytes(b" " * (2 << 20))
+    (finding,) = verify(LocalFolder(run.drop)).findings
+    assert finding.what.startswith(f"has {2 << 20} bytes, at most ")
+
+
 @pytest.mark.parametrize("empty", ["runs/octa-2", f"runs/{RUN}/rounds/0002", f"runs/{RUN}/rounds/0002/to_site"])
 def test_an_empty_folder_of_a_message_is_on_its_way_and_two_are_not(tmp_path: Path, empty: str) -> None:
     run = Played(tmp_path)

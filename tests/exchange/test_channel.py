@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import DoubtfulError, NotFoundError, RejectedError, TransientError
+from shared.errors import ActionRequiredError, DoubtfulError, NotFoundError, RejectedError, TransientError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef
@@ -229,11 +229,19 @@ def test_what_is_wrong_twice_is_rejected_and_stays_in_quarantine(tmp_path: Path,
 def test_a_record_larger_than_its_bound_is_never_fetched(tmp_path: Path, folder: LocalFolder) -> None:
     aggregator, north = channel(tmp_path, AGGREGATOR, folder), channel(tmp_path, "north", folder)
     large = b" " * (names.MAX_RECORD_BYTES + 1)
-    aggregator.outbox.sign(OFFER, {names.RUN_CONFIGURATION: large, names.TENSORS: b""}, in_reply_to=None)
+    aggregator.outbox.sign(OFFER, {names.RUN_CONFIGURATION: OFFERED, names.TENSORS: large}, in_reply_to=None)
     aggregator.outbox.publish()
     with pytest.raises(RejectedError, match="at most"):
         receive(north, OFFER)
-    assert not (north.ledger.root / OFFER.path / names.RUN_CONFIGURATION).exists()
+    assert not (north.ledger.root / OFFER.path / names.TENSORS).exists()
+
+
+def test_an_offer_that_does_not_say_what_is_encrypted_is_not_signed(tmp_path: Path, folder: LocalFolder) -> None:
+    aggregator = channel(tmp_path, AGGREGATOR, folder)
+    with pytest.raises(ActionRequiredError, match="says what is encrypted, and is missing or damaged"):
+        aggregator.outbox.sign(OFFER, FILES | {names.RUN_CONFIGURATION: OFFERED[:-9]}, in_reply_to=None)
+    assert not aggregator.outbox.has_unpublished or aggregator.ledger.own_head.seq == 0
+    assert aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
 
 
 def test_messages_that_were_skipped_are_noticed(tmp_path: Path, folder: LocalFolder) -> None:

@@ -7,12 +7,13 @@ import logging
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aggregator.folder_sync import FolderSync
 from aggregator.overview import overview, overview_text
-from aggregator.rounds import SignRound
+from aggregator.rounds import OfferEarly, SignRound
 from aggregator.setup import initialise
 from aggregator.site import read_invite
 from aggregator.store import RunStore, withdrawal_of
@@ -106,21 +107,26 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     assert site.channel.ledger.path(ref, names.CONSENT).exists()
 
 
-def test_nothing_is_sent_from_an_old_copy_of_the_work_directory(tmp_path: Path) -> None:
-    """The site would refuse it for ever, for its messages are chained."""
+@pytest.mark.parametrize("read", [True, False])
+def test_nothing_is_sent_from_an_old_copy_of_the_work_directory(tmp_path: Path, read: bool) -> None:
+    """The site would refuse it for ever, for its messages are chained: whether it has read the newest or not yet."""
     run, old = Played(tmp_path), tmp_path / "old"
     run.offer_and_consent()
     shutil.copytree(tmp_path / "aggregator", old)
     run.round(1, trains=True)
+    if read:
+        run.beat()
+        shutil.rmtree(run.drop / names.RUNS / RUN / "rounds")  # what the site has read is told by it alone
+    else:
+        (run.drop / names.STATUS).unlink(missing_ok=True)
     site = folder_sync(old, LocalFolder(run.drop))
     assert site.channel is not None
     ref = MessageRef("offer", "another-run")
-    site.channel.outbox.sign(ref, {names.RUN_CONFIGURATION: b"x", names.TENSORS: b"y"}, in_reply_to=site.card_digest)
+    offered = dump_yaml(run_configuration(run="another-run", sites=["north"], quorum=1))
+    site.channel.outbox.sign(ref, {names.RUN_CONFIGURATION: offered, names.TENSORS: b"y"}, in_reply_to=site.card_digest)
     assert not site.work()
-    assert (
-        "if this work directory is an old copy, put back the newest"
-        in (old / "sites" / "north" / "trouble.txt").read_text()
-    )
+    told = (old / "sites" / "north" / "trouble.txt").read_text()
+    assert ("put back the newest" if read else "end all but the newest") in told
     assert not (run.drop / ref.path).exists()
 
 
@@ -259,6 +265,27 @@ def test_a_site_is_not_asked_that_withdrew_after_it_was_decided_to_ask_it(run: P
     )
 
 
+@pytest.mark.parametrize("damage", [b"", b"run: [", None])
+def test_a_waiting_run_whose_files_were_damaged_is_left_for_its_turn(
+    tmp_path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends no other run; and nothing of it is signed, whatever its file says now."""
+    (run := Played(tmp_path)).offer_and_consent()
+    work, sharing = run.drop.parent / "aggregator", Sharing(tensors={}, start={}, personal=[])
+    settings: dict[str, Any] = {"sites": ["north"], "quorum": 1}
+    store, later = RunStore(work, RUN), RunStore(work, "later")
+    store.begin(run_configuration(run=RUN, **settings), sharing)
+    later.begin(offered := run_configuration(run="later", encrypt="weights", **settings), sharing)
+    daemon = daemon_of(run, store, later)
+    daemon._see_who_waits()
+    changed = dump_yaml(offered.model_copy(update={"encrypt": "none"}))
+    (later.home / names.RUN_CONFIGURATION).write_bytes(changed if damage is None else damage)
+    assert daemon._act_or_put_off(OfferEarly("north", "later"))
+    assert "later cannot be offered yet, and is tried again when its turn comes: " in caplog.text
+    assert not daemon._early_offers()
+    assert run.aggregator.ledger.message(MessageRef("offer", "later")) is None
+
+
 def test_a_site_that_falls_silent_after_it_left_has_left(run: Played) -> None:
     """Switched off before its next heartbeat: the one that is there stands still, and tells nothing later."""
     run.beat()
@@ -340,6 +367,37 @@ def test_a_withdrawal_that_is_taken_away_before_it_is_read_does_not_keep_a_stop_
     content.write_bytes(reason)
     (run.drop / withdrawal.manifest).write_bytes(manifest)
     assert work_after_a_while(run)
+    assert run.aggregator.ledger.message(withdrawal) is not None
+
+
+@pytest.mark.parametrize("what", ["missing", "another", "behind a gap"])
+def test_a_signed_withdrawal_that_does_not_hold_does_not_keep_a_stop_from_coming(run: Played, what: str) -> None:
+    """Nor does a round go to that site meanwhile."""
+    store = RunStore(run.drop.parent / "aggregator", RUN)
+    store.begin(
+        run_configuration(run=RUN, sites=["north"], quorum=1), Sharing(tensors=TENSORS.tensors, start={}, personal=[])
+    )
+    if what == "behind a gap":
+        update = run.sign_and_publish("update", 1, {names.METRICS: b"x", names.SITE_MODEL: run.model(0.25)})
+        kept = run.drop / update.manifest
+    else:
+        kept = run.drop / MessageRef("withdrawal", RUN).path / names.WITHDRAWAL
+    withdrawal = withdraw(run)
+    content = kept.read_bytes()
+    kept.unlink()
+    if what == "another":
+        kept.write_bytes(content[:-2] + b" }")
+    daemon = daemon_of(run, store)
+    store.request_stop()
+    assert not daemon._has_looked_since_stop()
+    for _ in range(3):
+        work_after_a_while(run)
+    assert run.trouble.exists() and run.aggregator.ledger.message(withdrawal) is None
+    assert daemon._has_looked_since_stop()
+    assert run.folder_sync.has_unread_withdrawal
+    kept.write_bytes(content)
+    for _ in range(3):
+        work_after_a_while(run)
     assert run.aggregator.ledger.message(withdrawal) is not None
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, ConfigurationError
+from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MessageRef, ref_at
 from shared.exchange.trust import Peer
 from shared.folder.listed import ListedFolder
@@ -26,6 +27,8 @@ from site_client.stopping import stop_event
 from tests.federation.jobs import PAUSE_S
 from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 from tests.federation.test_crashes import DIED
+from tests.played import RUN as PLAYED_RUN
+from tests.played import Played
 
 SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
 NO_NETWORK = ("unshare", "--net", "--map-root-user")
@@ -136,6 +139,27 @@ def mover_of(root: Path, server: Path, aggregator: Peer) -> Callable[[], bool]:
     here = root / "here"
     here.mkdir(parents=True)
     return Mover(root, ListedFolder(LocalFolder(server)), LocalFolder(here), aggregator).move
+
+
+@pytest.mark.parametrize("large", [names.ROUND_CONFIGURATION, names.GLOBAL_MODEL])
+def test_a_payload_that_is_larger_than_it_can_be_is_left_on_the_server(
+    tmp_path: Path, large: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever signed it: nobody fills a hospital's disk."""
+    run = Played(tmp_path / "played")
+    run.offer_and_consent()
+    files = run.to_site(1)
+    run.sign_and_publish("round", 1, files | {large: b" " * (2 << 20)})
+    move, here = (
+        mover_of(tmp_path, run.drop, Peer("retina", "north", AGGREGATOR, run.aggregator_key)),
+        tmp_path / "here",
+    )
+    while move():
+        pass
+    ref = MessageRef("round", PLAYED_RUN, 1)
+    assert (here / MessageRef("offer", PLAYED_RUN).manifest).exists()
+    assert not (here / ref.manifest).exists() and not (here / ref.path / large).exists()
+    assert f"{ref.path}/{large}: has {2 << 20} bytes, at most " in caplog.text
 
 
 def test_what_stands_in_the_way_of_moving_is_told(tmp_path: Path) -> None:
