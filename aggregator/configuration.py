@@ -21,7 +21,7 @@ from shared.folder.webdav import WebDavFolder
 from shared.learning.apart import Bounds
 from shared.learning.plugins import disagreements, required_by
 from shared.logs import LogForm
-from shared.settings import Address, kept_password, read_settings
+from shared.settings import Address, PathText, kept_password, read_settings
 
 FILE = "aggregator.yaml"
 MADE_BY = "`dropfed-aggregator init`"
@@ -35,8 +35,8 @@ class SiteAccess(Record):
 
     url: Address
     user: str
-    password_file: str
-    ca_file: str | None = None
+    password_file: PathText
+    ca_file: PathText | None = None
 
 
 def _without_password(uri: str) -> str:
@@ -48,7 +48,7 @@ def _without_password(uri: str) -> str:
 class Tracking(Record):
     """Where curves are drawn beside: a folder for TensorBoard, a server of MLflow."""
 
-    tensorboard: str | None = None
+    tensorboard: PathText | None = None
     mlflow: Annotated[str | None, AfterValidator(lambda uri: uri and _without_password(uri))] = None
 
 
@@ -57,14 +57,14 @@ class AggregatorConfiguration(Record):
 
     federation: Name
     sites: Annotated[dict[Name, SiteAccess], Field(min_length=1)]
-    heldout: dict[Name, str] = {}
+    heldout: dict[Name, PathText] = {}
     plugins: Annotated[
         dict[DistributionName, Digest], Field(max_length=100, description="wheels of others that may run here")
     ] = {}
     plugin_minutes: Annotated[float, Field(gt=0, description="that one piece of a plug-in's work may take")] = 60.0
     plugin_memory_gb: Annotated[float, Field(gt=0, description="that it may take, and 4 GB more for PyTorch")] = 16.0
     threads: Annotated[int, Field(ge=1, le=256, description="CPU threads for scoring")] = 1
-    poll_seconds: Annotated[float, Field(gt=0, le=3600, description="longest pause between two looks")] = 30.0
+    poll_seconds: Annotated[float, Field(ge=0.01, le=3600, description="longest pause between two looks")] = 30.0
     log: LogForm = "text"
     track: Tracking = Tracking()
 

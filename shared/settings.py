@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 
 from shared.doors.schema import AnyRecord
 from shared.errors import ActionRequiredError, ConfigurationError
+from shared.exchange.forms import text_like
 from shared.exchange.reading import parse_yaml
 from shared.folder.address import checked_address
 from shared.folder.durable import read_private
@@ -24,6 +25,7 @@ def _usable(url: str) -> str:
     return url
 
 
+PathText = Annotated[str, text_like(r"[^\0]*", "a path, which never holds the character NUL")]
 Address = Annotated[str, AfterValidator(_usable)]
 """Where a folder is reached, as a person wrote it."""
 

@@ -31,7 +31,7 @@ from shared.folder.webdav import WebDavFolder
 from shared.learning.methods import method_names
 from shared.learning.tasks import TASK_NAMES
 from shared.logs import LogForm
-from shared.settings import Address, kept_password, password_text, read_settings
+from shared.settings import Address, PathText, kept_password, password_text, read_settings
 from site_client.limits import Limits, require_transfer_hours
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Program(Record):
     """
 
     name: Name
-    directory: Annotated[str, text_like(r"/.{1,1000}", "a directory's whole path, from / on")]
+    directory: Annotated[str, text_like(r"/[^\0\n]{1,1000}", "a directory's whole path, from / on")]
     sha256: Digest | None = None
     command: Annotated[list[Argument], Field(min_length=1, max_length=100)]
     minutes: Annotated[float, Field(gt=0, description="that a round may take")] = 720.0
@@ -149,12 +149,12 @@ class SiteConfiguration(Record):
     site: Name
     url: Address
     user: str
-    password_file: str = "password"  # noqa: S105  (a file's name, not a password)
-    ca_file: str | None = None
-    exchange: str | None = None
+    password_file: PathText = "password"  # noqa: S105  (a file's name, not a password)
+    ca_file: PathText | None = None
+    exchange: PathText | None = None
     aggregator_key: PublicKey
-    data: dict[Name, str] = {}
-    out_of_distribution: dict[Name, str] = {}
+    data: dict[Name, PathText] = {}
+    out_of_distribution: dict[Name, PathText] = {}
     groups: dict[Name, GroupPattern] = {}
     policy: Policy = Policy()
     device: Device = "cpu"
@@ -168,7 +168,7 @@ class SiteConfiguration(Record):
     nodes: Annotated[int, Field(ge=1, le=64, description="machines that train together")] = 1
     rendezvous: Endpoint | None = None
     limits: Limits = Limits()
-    poll_seconds: Annotated[float, Field(gt=0, le=3600, description="longest pause between two looks")] = 30.0
+    poll_seconds: Annotated[float, Field(ge=0.01, le=3600, description="longest pause between two looks")] = 30.0
     log: LogForm = "text"
 
     @model_validator(mode="after")

@@ -79,6 +79,8 @@ def checked_address(url: str) -> str:
     here = folder_here(url)
     if here is None:
         return checked_url(url)
+    if "\0" in str(here):
+        raise ActionRequiredError(_MALFORMED)
     if here.as_posix().startswith("//"):
         raise ActionRequiredError(
             "The folder's address is that of another machine's folder: write it as https://HOST/PATH"

@@ -511,6 +511,8 @@ def test_settings_name_every_problem_at_once(federation: Federation, tmp_path: P
         ("aggregator_key: '12'", "aggregator_key: must be 64 hexadecimal digits, 0-9 and a-f (found '12')"),
         ("data: /data/octa", "data: must hold `name: value` pairs, as in {name: value} (found '/data/octa')"),
         ("data: {OCTA: /a}", "data.OCTA: must be lower-case letters"),
+        (r'ca_file: "/a\0b"', r"ca_file: must be a path, which never holds the character NUL (found '/a\x00b')"),
+        ("poll_seconds: 1.0e-300", "poll_seconds: must be 0.01 or more (found 1e-300)"),
         (
             "limits: 18:00-07:00",
             "limits: must hold `key: value` pairs (found '18:00-07:00'); its keys are training_hours,",

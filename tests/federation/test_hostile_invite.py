@@ -93,6 +93,11 @@ def test_a_folder_of_another_machine_is_none_even_if_it_is_typed() -> None:
         checked_address("file:////server/share")
 
 
+def test_an_address_with_a_character_that_no_path_has_is_malformed() -> None:
+    with pytest.raises(ActionRequiredError, match="is malformed"):
+        checked_address("file:///drop%00folder")
+
+
 @pytest.mark.parametrize("key", [*SMALL_ORDER, *NON_CANONICAL])
 def test_a_key_under_which_anybody_can_sign_is_pinned_by_nobody(
     tmp_path: Path, invite: dict[str, object], key: str

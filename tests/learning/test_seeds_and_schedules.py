@@ -96,6 +96,7 @@ def test_a_cosine_warms_up_and_falls():
         {"shape": "sine"},
         {"shape": "cosine", "initial": 1.0, "period": 3},
         {"shape": "cosine", "initial": 1.0, "final": 0.1, "period": 3, "warm_up": 3},
+        {"shape": "cosine", "initial": 5e-324, "final": 5e-324, "period": 3, "warm_up": 2},
         {"final": 0.1},
         {"factor": 1e-200, "period": 3},
     ],

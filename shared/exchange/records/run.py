@@ -56,6 +56,8 @@ class Cosine(Record):
     def _falls(self) -> Cosine:
         if self.warm_up >= self.period:
             raise ValueError("warm_up: leaves no round of the period to fall in; lower it")
+        if self.initial / (self.warm_up + 1) == 0:
+            raise ValueError("initial: begins with a rate of 0; raise it")
         return self
 
 
