@@ -171,7 +171,7 @@ def overview_of(opened: OpenedRun, view: RunView) -> Overview:
         since=time_text(store.stage_began),
         waiting=[waiting_text(work, each) for each in open_runs(work) if each.run != view.run],
         waits_for=waited_for,
-        why=_why(store, view, waited_for),
+        why=_why(store, view, waited_for, is_running=is_running),
         next=_next(opened, view, waited_for),
         round=min(len(view.rounds), run.rounds),
         rounds=run.rounds,
@@ -267,13 +267,15 @@ def is_owed(home: Path, ledger: Mirror, store: RunStore) -> bool:
     return lacks_messages(home, ledger) or is_owed_end(home.name, ledger, store, store.run)
 
 
-def _why(store: RunStore, view: RunView, waited_for: list[str]) -> str | None:
+def _why(store: RunStore, view: RunView, waited_for: list[str], *, is_running: bool) -> str | None:
     """Return what the present stage waits for, in a sentence."""
     run, newest = view.configuration, view.rounds[-1] if view.rounds else None
     if view.is_over:
         return "the run ends when every site's folder has what was signed for it" if waited_for else None
     if store.stop_requested:
         return "the PI has asked to close the run"
+    if store.waits_in_queue and not is_running:
+        return "the run is queued, and the next `launch` plays it"
     if store.paused and not waited_for:
         return "the PI has paused the run"
     hours = run.round_deadline_hours if newest else run.consent_deadline_hours

@@ -465,7 +465,7 @@ def _about_batch_norm(learning: Learning) -> Iterator[Finding]:
     size = learning.run.batch_size
     if learning.run.rounds and size > 1 and batch_norms(learning.model):
         divided = f"at a site that sets micro_batch by its parts of a batch, whose size {names.METRICS} tells"
-        yield Finding("note", f"BatchNorm: normalises by batches of {pluralize(size, 'image')}; {divided}")
+        yield Finding("note", f"BatchNorm: normalises by batches of up to {pluralize(size, 'image')}; {divided}")
 
 
 def _about_code(run: RunConfiguration) -> Iterator[Finding]:
@@ -508,16 +508,17 @@ def _about_scoring(run: RunConfiguration) -> Iterator[Finding]:
 
 def _steps(required: Requirements) -> Finding:
     """Return how long a small site trains in the whole run."""
-    takes = f"training: a site with {_SMALL} training images takes {required.steps(_SMALL)} steps in the whole run"
+    steps = required.steps(_SMALL)
+    takes = f"training: for example, a site with {_SMALL} training images takes {steps} steps in the whole run"
     if not required.takes_few_steps(_SMALL):
         return Finding("note", takes)
     more = "raise rounds, epochs, or how often `augmentation` shows an image, or lower batch_size"
     return Finding("warning", f"{takes}, which may be too few to learn from: {more}")
 
 
-def ended_already(run: str) -> str:
+def ended_already(run: str, outcome: str = "") -> str:
     """Return what is said of a run that is launched once more."""
-    return f"{run} has ended already; to run it again, give it a new name"
+    return f"{run} has ended already{outcome and f': {outcome}'}; to run it again, give it a new name"
 
 
 def _about_tolerance(learning: Learning, score: float | None) -> Finding:

@@ -106,6 +106,11 @@ class RunStore(RunFiles):
         """The command that goes on with the run as it was begun, whatever became of the file that it was begun by."""
         return f"`dropfed-aggregator launch {quoted(self.home / names.RUN_CONFIGURATION)} --work {quoted(self._work)}`"
 
+    @property
+    def taken_back_by(self) -> str:
+        """The command that takes the run out of the queue."""
+        return f"`dropfed-aggregator stop {self.run} --work {quoted(self._work)}`"
+
     # --- what was offered ----------------------------------------------------------------------------------
 
     def begin(self, configuration: RunConfiguration, sharing: Sharing) -> None:
@@ -145,10 +150,14 @@ class RunStore(RunFiles):
                 differ = [key for key, value in begun if value != getattr(record, key)]
                 more = f" and {len(differ) - MOST_NAMED} more" if len(differ) > MOST_NAMED else ""
                 which = f" ({', '.join(differ[:MOST_NAMED])}{more})" if differ else ""
+                if self.waits_in_queue:
+                    remedy = f"take that back with {self.taken_back_by}, and give the new run a new name"
+                else:
+                    remedy = f"give the new run a new name, or go on with this one as it was begun: {self.goes_on_by}"
                 raise ConfigurationError(
                     [
-                        f"run {self.run} was begun with another configuration{which}, which is in {path}: give the new "
-                        f"run a new name, or go on with this one as it was begun: {self.goes_on_by}"
+                        f"run {self.run} {'is queued' if self.waits_in_queue else 'was begun'} with another "
+                        f"configuration{which}, which is in {path}: {remedy}"
                     ]
                 )
 

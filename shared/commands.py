@@ -31,8 +31,27 @@ State = TypeVar("State")
 WATCHED_EVERY_S = 2.0
 SETTINGS = {"aggregator.yaml": "the aggregator's", "site.yaml": "a site's"}
 """Whose work directory it is that holds a file of this name."""
-FILE_HERE = click.Path(path_type=Path, exists=True, dir_okay=False)
-FOLDER_HERE = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+class _Here(click.Path):
+    """The path of something that must be there; of what is not, a sentence says so."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path.
+
+        Raises:
+            ConfigurationError: there is no such thing, or it cannot be read.
+        """
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            kind = "file" if self.file_okay else "folder"
+            what = f"is no {kind} that can be read" if Path(value).exists() else f"there is no such {kind}"
+            raise ConfigurationError([f"{value}: {what}; correct the path"]) from None
+
+
+FILE_HERE = _Here(path_type=Path, exists=True, dir_okay=False)
+FOLDER_HERE = _Here(path_type=Path, exists=True, file_okay=False)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
 
 

@@ -126,7 +126,8 @@ class LookAtOwn(Question[list[Finding]]):
         yield Finding("ok", f"{self.task}: {images} in {self.root}; classes: {classes}")
         if task.labels_pixels:
             yield from look_at_masks(task, self.root, dataset.classes)
-        yield from _divided(task, dataset, parts, self.by)
+        divides = f"{self.by} {'divides them' if self.run else 'would divide them, for example,'}"
+        yield from _divided(task, dataset, parts, divides)
         yield _copies(self.task, parts)
 
     def _options(self, task: Task) -> Options:
@@ -161,7 +162,7 @@ def _plan(run: RunConfiguration | None) -> SplitPlan:
     return SplitPlan()
 
 
-def _divided(task: Task, dataset: Dataset, parts: Parts, by: str) -> Iterator[Finding]:
+def _divided(task: Task, dataset: Dataset, parts: Parts, divides: str) -> Iterator[Finding]:
     """Yield how many images of each class are in each set."""
     told, lacking = [], []
     for name, samples in parts.items():
@@ -171,7 +172,7 @@ def _divided(task: Task, dataset: Dataset, parts: Parts, by: str) -> Iterator[Fi
             called for called, count in zip(dataset.classes, of_each.sum(0).tolist(), strict=True) if count == 0
         ]:
             lacking.append(f"{name} has none of {', '.join(absent)}")
-    yield Finding("ok", f"{task.name}: {by} divides them into {'; '.join(told)}")
+    yield Finding("ok", f"{task.name}: {divides} into {'; '.join(told)}")
     if lacking:
         yield Finding(
             "warning", f"{task.name}: {'; '.join(lacking)}: what is absent there is not learnt, or not measured"

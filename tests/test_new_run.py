@@ -167,13 +167,18 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     assert result.exit_code == 0, result.output
     assert f"ok       {output}: mine can be launched: {TASK} by fedavg, 1 round\n" in result.output
     assert "score_every" not in result.output
-    assert "training: a site with 20 training images takes 60 steps in the whole run, which may be too" in result.output
+    assert (
+        "training: for example, a site with 20 training images takes 60 steps in the whole run, which may be too"
+        in result.output
+    )
     assert re.search(
         r"note     held-out set: 4 images; background: \d\d% of pixels, vessel: [\d.]+% of pixels\n", result.output
     )
     assert "note     tolerance: the model that training begins with scores 0." in result.output
     assert " on the held-out set (macro_dice); in round 1 a model counts if it scores above 0." in result.output
-    assert "note     BatchNorm: normalises by batches of 4 images; at a site that sets micro_batch " in result.output
+    assert (
+        "note     BatchNorm: normalises by batches of up to 4 images; at a site that sets micro_batch " in result.output
+    )
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
     assert "default used" not in result.output
@@ -382,6 +387,16 @@ def test_a_name_that_was_used_is_refused(prepared: Path, tmp_path: Path) -> None
         assert (result.exit_code, "used-1 was launched here already" in result.output) == (2, True)
     finally:
         store.abort("only a test")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_file_that_is_not_there_is_told_in_a_sentence(tmp_path: Path, there: bool) -> None:
+    path = tmp_path / "RUN.yaml"
+    if there:
+        path.mkdir()
+    result = CliRunner().invoke(main, ["validate", str(path), "--work", str(tmp_path)])
+    what = "is no file that can be read" if there else "there is no such file"
+    assert (result.exit_code, result.output) == (2, f"{path}: {what}; correct the path\n")
 
 
 def test_a_run_goes_on_to_its_end_as_it_was_begun_though_it_says_less_than_runs_do_now(prepared: Path) -> None:

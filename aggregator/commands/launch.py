@@ -76,8 +76,10 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
         try:
             require_named(path, run)
             outcome = ended_before(work, path)
+            if run not in named:
+                say(f"{run}, which was queued, is next")
             if outcome is not None:
-                say(f"{ended_already(run)}: {outcome.text}")
+                say(ended_already(run, outcome.text))
             else:
                 outcome = _run(work, path, later)
                 failed.clear()

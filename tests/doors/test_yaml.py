@@ -174,6 +174,28 @@ TINY = {
 }
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"run: a\nrounds:3\ntask: x\n", "line 2, column 1: is not plain YAML: is no `key: value`"),
+        (b"sites: [a, b\nrounds: 3\n", "line 1, column 8: is not plain YAML: has a bracket"),
+        (b"split: {a: 1\nrounds: 3\n", "line 1, column 8: is not plain YAML: has a brace"),
+        (b"run: a: b\n", "line 1, column 7: is not plain YAML: has a second colon"),
+        (b"run: 'a\nb: c\n", "line 1, column 6: is not plain YAML: has a quotation mark that is not closed"),
+        (b"run:\n\tb: c\n", "line 2, column 1: is not plain YAML: has a character that begins no value"),
+        (b"a:\n  b: 1\n c: 2\n", "line 3, column 2: is not plain YAML: "),
+    ],
+)
+@pytest.mark.parametrize("parser", [yaml.CSafeLoader, yaml.SafeLoader])
+def test_what_people_mistype_is_told_where_it_begins(
+    monkeypatch: pytest.MonkeyPatch, parser: type, content: bytes, said: str
+) -> None:
+    monkeypatch.setattr(yaml_text, "_PARSER", parser)
+    with pytest.raises(Refusal) as refused:
+        parse(content, MAX_RECORD_BYTES)
+    assert str(refused.value).startswith(said)
+
+
 @pytest.mark.parametrize("kind", TINY)
 def test_a_megabyte_of_tiny_tokens_is_refused_before_all_of_it_is_read(kind: str) -> None:
     with pytest.raises(Refusal, match=f"holds more than {MOST_EVENTS} values"):

@@ -88,7 +88,7 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         ("run: a\nseed: 1\nrun: b\n", "RUN.yaml: line 3, column 1: is not plain YAML: says run twice; keep one"),
         (
             "run: a\n  b: c\n",
-            "RUN.yaml: line 2, column 4: is not plain YAML: mapping values are not allowed in this context",
+            "RUN.yaml: line 2, column 4: is not plain YAML: has a second colon; put the value in quotes",
         ),
         ("\x00", "plain YAML"),
         (

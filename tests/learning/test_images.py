@@ -193,8 +193,9 @@ def test_a_folder_that_is_not_there_is_named_and_one_below_it_too(tmp_path):
     (tmp_path / "images").mkdir()
     with pytest.raises(DataError) as raised:
         read_pairs(tmp_path / "images", 2)
-    assert f"images: there is no such folder in {tmp_path / 'images'}; " in raised.value.problems[0]
-    assert raised.value.problems[0].endswith("or name the folder that holds images.")
+    assert raised.value.problems[0] == (
+        f"images: there is no such folder in {tmp_path / 'images'}; name {tmp_path}, the folder that holds images."
+    )
 
 
 def test_scaling_keeps_shape_range_and_cover():

@@ -282,10 +282,13 @@ def files_by_stem(folder: Path, problems: list[str], extensions: Sequence[str] =
         extensions: in small letters, what the name of an image ends in.
     """
     if not folder.is_dir():
-        problems.append(
-            f"{folder.name}: there is no such folder in {folder.parent}; make it and put the files there, or name the "
-            f"folder that holds {folder.name}."
+        above = folder.parent.parent
+        remedy = (
+            f"name {above}, the folder that holds {folder.name}"
+            if folder.parent == above / folder.name
+            else f"make it and put the files there, or name the folder that holds {folder.name}"
         )
+        problems.append(f"{folder.name}: there is no such folder in {folder.parent}; {remedy}.")
         return {}
     files: dict[str, Path] = {}
     others: list[str] = []
