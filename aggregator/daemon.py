@@ -21,7 +21,7 @@ from aggregator.model_work import ModelWork
 from aggregator.results import best_so_far, choose_final, no_gain, run_outcome, run_standstills
 from aggregator.store import RunStore, training_images, withdrawal_of
 from shared.doors.numbers import finite
-from shared.errors import ActionRequiredError, DropfedError, PluginError, Stopped
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, PluginError, Stopped
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import encode
@@ -332,15 +332,19 @@ class Daemon:
             return False
         try:
             self._act(action)
-        except OSError as error:
-            self._wait_for_disk(error)
         except Stopped:
             return False
         except PluginError as error:
             self._put_off_for(action, error)
             self._store.note_trouble(str(error))
-        except DropfedError:
-            raise
+        except (DropfedError, OSError) as error:
+            trouble = disk_trouble(error, self._store.home) if isinstance(error, OSError) else error
+            if isinstance(action, rounds.OfferEarly):  # what is wrong there is no matter of the run that goes on
+                self._put_off_for(action, trouble)
+            elif isinstance(error, OSError):
+                self._wait_for_disk(error)
+            else:
+                raise
         except Exception as error:
             self._put_off_for(action, UnexpectedError(error))
         else:
@@ -394,7 +398,7 @@ class Daemon:
             case rounds.OfferEarly(run=waiting):
                 self._offer_early(self._all_sites[site], waiting)
             case rounds.SignOffer():
-                files = store.offer_files(self._run, self._sharing)
+                files = self._offer_files(store, self._run, self._sharing)
                 self._sign(site, MessageRef("offer", run), files, self._sites[site].card_digest)
             case rounds.SignRound(round_no=round_no):
                 newest = self._newest_of(site)
@@ -421,12 +425,31 @@ class Daemon:
         if waiting not in self._waiting_runs or site.channel is None:
             return
         store, run, sharing = self._waiting_runs[waiting]
-        try:
-            if may_be_offered_early(site.channel.ledger, waiting):
-                files = store.offer_files(run, sharing)
+        if may_be_offered_early(site.channel.ledger, waiting):
+            try:
+                files = self._offer_files(store, run, sharing)
+            except ConfigurationError as error:
+                self._leave_for_its_turn(waiting, error)
+            else:
                 site.channel.outbox.sign(MessageRef("offer", waiting), files, in_reply_to=site.card_digest)
-        except (DropfedError, OSError) as error:
-            self._leave_for_its_turn(waiting, error)
+
+    def _offer_files(self, store: RunStore, run: RunConfiguration, sharing: Sharing) -> Mapping[str, bytes | Path]:
+        """Return the payloads of a run's offer, which are the same for every site.
+
+        Raises:
+            ConfigurationError: what is kept of the run is not this, or not what another site was offered.
+        """
+        ref = MessageRef("offer", run.run)
+        for name, site in self._all_sites.items():
+            if site.channel is None or site.channel.ledger.message(ref) is None:
+                continue
+            if site.channel.ledger.configuration(run.run) not in (None, run):
+                path, mirror = (
+                    store.home / names.RUN_CONFIGURATION,
+                    site.channel.ledger.path(ref, names.RUN_CONFIGURATION),
+                )
+                raise ConfigurationError([f"{path}: is not what {name} was offered; put that back from {mirror}"])
+        return store.offer_files(run, sharing)
 
     def _newest_of(self, site: str) -> str:
         """Return the digest that a message signed now answers (protocol 3.2): of the site's newest accepted message, or
@@ -449,7 +472,7 @@ class Daemon:
         newest = min(store.round_no, run.rounds)
         if card.chosen_round < newest and str(newest) not in card.validation:
             logger.info("aggregate %d was scored by no site, and so was not considered", newest)
-        logger.info("aggregate %d was chosen, and goes to every site: %s", card.chosen_round, card.reason)
+        logger.info("aggregate %d was chosen, and goes to every site that is left: %s", card.chosen_round, card.reason)
 
     def _tell_standstills(self) -> None:
         """Log what keeps the run from coming to anything: once when it begins, and once when it is over."""

@@ -93,7 +93,8 @@ class FolderSync:
         self._heard_at = float("-inf")
         self._heard: Entry | None = None  # as it was listed when it was read
         self._false_heartbeats = 0  # one after the other
-        self._is_newest = False  # this work directory, as far as the folder and the site's heartbeat tell
+        self._is_all_here = False  # what we have signed and the folder has
+        self._is_newest = False  # this work directory, as far as the site's heartbeat tells
         self._has_shown_keys = False
         self._has_noted = False  # what is published
         self._has_pruned = False
@@ -259,6 +260,9 @@ class FolderSync:
         """
         self._has_noted = self._has_pruned = False
         try:
+            if not self._is_all_here:
+                channel.outbox.require_all_here()
+                self._is_all_here = True
             if not self._is_newest:
                 self._require_newest(channel)
             channel.outbox.publish()
@@ -275,9 +279,8 @@ class FolderSync:
         follows.
 
         Raises:
-            ActionRequiredError: the folder has, or the site has accepted, a message of ours that is not here.
+            ActionRequiredError: the site has accepted a message of ours that is not here.
         """
-        channel.outbox.require_all_here()
         try:
             accepted = channel.inbox.open_status(self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES))
         except (NotFoundError, RejectedError):

@@ -12,7 +12,6 @@ from aggregator.run_view import RunView, open_run_files, view_of
 from aggregator.store import RunStore, runs_in
 from shared.columns import column_lines
 from shared.errors import DropfedError
-from shared.exchange import names
 from shared.exchange.records.values import time_text
 from shared.moments import moment_text
 
@@ -57,7 +56,7 @@ def _by(listed: ListedRun) -> str:
 
 
 def _listed(work: Path, store: RunStore) -> ListedRun:
-    began = time_text((store.home / names.RUN_CONFIGURATION).stat().st_mtime)
+    began = time_text(store.begun_at)
     try:
         return ListedRun(store.run, began, *_told(work, store.run, tuple(sorted(store.marks().items()))))
     except DropfedError as error:

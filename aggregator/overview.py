@@ -156,7 +156,7 @@ def overview_of(opened: OpenedRun, view: RunView) -> Overview:
     work, store, run, card = opened.work, opened.store, opened.run, view.card
     now, is_running = time.time(), is_at_work(work)
     waited_for = _waited_for(opened, view)
-    goes_on = is_running and not (view.is_over or store.paused or store.stop_requested)
+    goes_on = is_running and not (view.is_over or store.paused or store.stop_requested or _loses_quorum(view))
     return Overview(
         run=view.run,
         outcome=view.outcome,
@@ -219,7 +219,7 @@ def _site_lines(site: SiteOverview, state: Overview) -> Iterator[str]:
     if site.last_verdict:
         yield f"last verdict: {site.last_verdict}"
     beat = site.heartbeat
-    if beat and not site.phase.startswith("finished"):  # it is not read any more, and was of before
+    if beat:
         trouble = f"; {beat.trouble}" if beat.trouble else ""
         yield f"says: {beat.text}, heard {duration_text(beat.age_s)} ago{trouble}"
     if site.expected:
@@ -281,14 +281,20 @@ def _why(store: RunStore, view: RunView, waited_for: list[str], *, is_running: b
     hours = run.round_deadline_hours if newest else run.consent_deadline_hours
     left = duration_text(hours * 3600 - store.waited_s(newest.round if newest else 0))
     until = f"in {left}{' of running time' if store.paused else ''}"
-    deadline = f"at the deadline, {until}, a quorum of {run.quorum} is enough"
+    deadline = f"; at the deadline, {until}, a quorum of {run.quorum} is enough"
     if newest is None:
         said = len(run.sites) - len(waited_for)
-        return f"the run begins when every site has said yes or no, {said} of {len(run.sites)} have; {deadline}"
+        return f"the run begins when every site has said yes or no, {said} of {len(run.sites)} have{deadline}"
     if newest.is_closed:
         return None
     answered = f"{len(newest.sites) - len(waited_for)} of {len(newest.sites)} have"
-    return f"the round closes when every site it asks has answered, {answered}; {deadline}"
+    return f"the round closes when every site it asks has answered, {answered}{'' if _loses_quorum(view) else deadline}"
+
+
+def _loses_quorum(view: RunView) -> bool:
+    """Return whether too few sites are left, and none can come, for a round after the open one."""
+    may_come = [site for site in view.sites.values() if site.withdrew is None and site.agrees is not False]
+    return len(may_come) < view.configuration.quorum
 
 
 def _troubles(opened: OpenedRun, view: RunView) -> list[str]:
@@ -306,6 +312,9 @@ def _next(opened: OpenedRun, view: RunView, waited_for: list[str]) -> str | None
         return "the best model so far is chosen, and the run ends"
     if store.paused:
         return f"no new round opens until `dropfed-aggregator resume {run.run} --work {quoted(opened.work)}`"
+    if _loses_quorum(view):
+        end = "the best model so far is chosen, and the run ends" if newest else "the run is aborted"
+        return f"fewer sites are left than the quorum, {run.quorum}: {end}"
     if newest > run.rounds:
         return "the best model is chosen and sent to every site, and the run ends"
     following = f"round {newest + 1}" if newest < run.rounds else "the closing round (validation alone)"
@@ -338,7 +347,7 @@ def _site(opened: OpenedRun, view: RunView, site: str, now: float, *, is_awaited
         transfer=read_transfer(home / TRANSFER),
         last_verdict=_last_verdict(view, site),
         new_key=_new_key(ledger),
-        heartbeat=heartbeat,
+        heartbeat=None if view.sites[site].ended else heartbeat,  # it is not read any more, and was of before
         trouble=trouble,
         trouble_since=trouble_since,
     )

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -120,9 +121,19 @@ class RunStore(RunFiles):
             ConfigurationError: a run of this name was begun with another one, or what is kept of it is damaged.
         """
         self.require_same(configuration, sharing)
+        if not (self.home / names.RUN_CONFIGURATION).exists():
+            write_file(self.home / "begun", str(time.time()).encode())
         for name, record in _offered(configuration, sharing).items():
             if not (path := self.home / name).exists():
                 write_file(path, dump_yaml(record))
+
+    @property
+    def begun_at(self) -> float:
+        """When the run was begun, in seconds: as written then, for a copied directory has times of its own."""
+        try:
+            return finite((self.home / "begun").read_bytes().decode())
+        except (OSError, ValueError):  # begun by a version that did not write it
+            return (self.home / names.RUN_CONFIGURATION).stat().st_mtime
 
     def was_begun_as(self, configuration: RunConfiguration) -> bool:
         """Return whether the run was begun with just this configuration, also by a version in which a run said less."""
@@ -174,19 +185,29 @@ class RunStore(RunFiles):
         try:
             return parse_yaml(path.read_bytes(), kind, str(path))
         except ConfigurationError as error:
-            where = f"a backup or from sites/SITE/mirror/{MessageRef('offer', self.run).path}, which has it too"
-            raise ConfigurationError([f"{error.problems[0]}: the file is damaged; put it back from {where}"]) from None
+            raise ConfigurationError(
+                [f"{error.problems[0]}: the file is damaged; put it back from {self._kept_too}"]
+            ) from None
+
+    @property
+    def _kept_too(self) -> str:
+        """Where what was offered lies besides, once it was."""
+        return f"a backup or from sites/SITE/mirror/{MessageRef('offer', self.run).path}, which has it too"
 
     def offer_files(self, configuration: RunConfiguration, sharing: Sharing) -> dict[str, bytes | Path]:
         """Return the payloads of the offer.
 
         Raises:
-            ConfigurationError: what is kept of the run is another, or damaged.
+            ConfigurationError: what is kept of the run is not this any more.
         """
-        self.require_same(configuration, sharing)
-        files: dict[str, bytes | Path] = {
-            name: dump_yaml(record) for name, record in _offered(configuration, sharing).items()
-        }
+        files: dict[str, bytes | Path] = {}
+        for name, record in _offered(configuration, sharing).items():
+            path, content = self.home / name, dump_yaml(record)
+            if not path.exists() or path.read_bytes() != content:
+                raise ConfigurationError(
+                    [f"{path}: is missing, or was changed since the run began; put it back from {self._kept_too}"]
+                )
+            files[name] = content
         if not sharing.from_file:
             return files | ({names.START: self.start} if self.start.exists() else {})
         path, offered = self.home / "offered-start.safetensors", sharing.offered
@@ -450,8 +471,9 @@ def _offered(configuration: RunConfiguration, sharing: Sharing) -> dict[str, Rec
 
 def runs_in(work: Path) -> list[RunStore]:
     """Return every run begun in a work directory, oldest first."""
-    begun = sorted(work.glob(f"runs/*/{names.RUN_CONFIGURATION}"), key=lambda path: path.stat().st_mtime)
-    return [RunStore(work, path.parent.name) for path in begun if re.fullmatch(names.NAME_PATTERN, path.parent.name)]
+    begun = [path.parent.name for path in work.glob(f"runs/*/{names.RUN_CONFIGURATION}")]
+    stores = [RunStore(work, run) for run in begun if re.fullmatch(names.NAME_PATTERN, run)]
+    return sorted(stores, key=lambda store: store.begun_at)
 
 
 def open_runs(work: Path) -> list[RunStore]:

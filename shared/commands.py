@@ -46,7 +46,7 @@ class _Here(click.Path):
             return super().convert(value, param, ctx)
         except click.BadParameter:
             kind = "file" if self.file_okay else "folder"
-            what = f"is no {kind} that can be read" if Path(value).exists() else f"there is no such {kind}"
+            what = f"there is no such {kind} that can be read"
             raise ConfigurationError([f"{value}: {what}; correct the path"]) from None
 
 

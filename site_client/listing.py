@@ -9,12 +9,12 @@ from pathlib import Path
 from shared.columns import column_lines
 from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.mirror import Mirror
-from shared.exchange.order import consent_of, ending_of
+from shared.exchange.order import consent_of
 from shared.exchange.trust import Message
 from shared.moments import moment_text
 from site_client import store
 from site_client.configuration import require_here
-from site_client.overview import how_ended
+from site_client.overview import how_ended, left_text
 from site_client.rotation import read_ledger
 
 
@@ -78,6 +78,6 @@ def _listed(work: Path, ledger: Mirror, offer: Message) -> ListedRun:
 def _state(work: Path, ledger: Mirror, run: str) -> str:
     if (ended := how_ended(work, ledger, run)) is not None:
         return ended
-    if ending_of(ledger, run) == "withdrawn":
-        return "was left by this site"
+    if (left := left_text(ledger, run)) is not None:
+        return left
     return "agreed, and goes on" if consent_of(ledger, run) else "offered, and not answered yet"

@@ -9,7 +9,6 @@ server's folder is, and an auditor may read either.
 from __future__ import annotations
 
 import logging
-import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -395,16 +394,14 @@ class Mover:
         configuration = self._offered(run, names.RUN_CONFIGURATION, RunConfiguration)
         return configuration.keep if configuration else None
 
-    def _max_weights_bytes(self, ref: MessageRef) -> float:
-        """Return the most bytes of tensor files that the aggregator's message may bring, where the offer can be read
-        here; else only the room bounds them.
-        """
+    def _max_weights_bytes(self, ref: MessageRef) -> int:
+        """Return the most bytes of tensor files that a message may bring: by the offer, where that can be read here."""
         if ref.kind == "offer":
             return MAX_START_BYTES
         configuration = self._offered(ref.run, names.RUN_CONFIGURATION, RunConfiguration)
         sharing = self._offered(ref.run, names.TENSORS, Sharing)
         if configuration is None or sharing is None:
-            return math.inf
+            return MAX_START_BYTES
         return max_weights_bytes(sharing, ref.kind, configuration.wire)
 
     def _offered(self, run: str, name: str, kind: type[AnyRecord]) -> AnyRecord | None:

@@ -132,7 +132,7 @@ def _since(work: Path, ledger: Mirror, status: Mapping[str, Any]) -> str | None:
 def _ended(work: Path, ledger: Mirror) -> str | None:
     """Return which run the aggregator spoke of last, and how it ended; None while it goes on."""
     last = ledger.last_from_peer()
-    ended = how_ended(work, ledger, last.ref.run) if last else None
+    ended = how_ended(work, ledger, last.ref.run) or left_text(ledger, last.ref.run) if last else None
     return f"{last.ref.run} {ended}" if last and ended else None
 
 
@@ -153,6 +153,11 @@ def how_ended(work: Path, ledger: Mirror, run: str) -> str | None:
         return f"ended; {error}"
     rest = "" if store.has_final(work, run) else "; it is not ready for use here yet: log.txt tells what is in the way"
     return f"ended with {final_text(card)}{rest}"
+
+
+def left_text(ledger: Mirror, run: str) -> str | None:
+    """Return that this site has left a run, as a sentence whose subject it is; None if it has not."""
+    return "was left by this site" if is_left(ledger, run) else None
 
 
 def what_it_waits_for(work: Path, configuration: SiteConfiguration, ledger: Mirror) -> tuple[str, str]:

@@ -73,7 +73,7 @@ def _play(what: str, cells: Sequence[Cell], *, home: Path, engine: Engine, at_a_
     say(f"{what}: {pluralize(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}")
     if done < len(cells):
         say("every folder is read before the first cell")
-    stopped, told = False, _Told(console, len(cells), done)
+    stopped, told = False, _Told(console, home, len(cells), done)
     with told.progress:
         try:
             run_cells(cells, home, engine=engine, at_a_time=at_a_time, on_finished=told.finished)
@@ -112,8 +112,9 @@ def name_of(cell: Cell) -> str:
 class _Told:
     """How far a study is: a bar on a terminal, elsewhere a line for each cell."""
 
-    def __init__(self, console: Console, cells: int, done: int) -> None:
-        self._console, self._cells, self._done, self._done_before = console, cells, done, done
+    def __init__(self, console: Console, home: Path, cells: int, done: int) -> None:
+        self._console, self._home = console, home
+        self._cells, self._done, self._done_before = cells, done, done
         self._began = time.monotonic()
         self.failed: list[Finished] = []
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -129,7 +130,8 @@ class _Told:
         left = f"about {duration_text(each_s * open_cells)} left" if open_cells else "all have ended"
         how = "failed" if finished.trouble is not None else f"{finished.seconds:.0f} s"
         if finished.rounds_without_a_model:
-            how += f", but in {finished.rounds_without_a_model} of its rounds no site's model counted"
+            log = folder_of(self._home, finished.cell) / LOG
+            how += f", but in {finished.rounds_without_a_model} of its rounds no site's model counted: {log} tells why"
         self.progress.update(self._bar, completed=self._done, description=left)
         line = f"[{self._done}/{self._cells}] {name_of(finished.cell)}: {how}; {left}"
         self._console.print(escape(line))

@@ -395,8 +395,10 @@ def test_a_file_that_is_not_there_is_told_in_a_sentence(tmp_path: Path, there: b
     if there:
         path.mkdir()
     result = CliRunner().invoke(main, ["validate", str(path), "--work", str(tmp_path)])
-    what = "is no file that can be read" if there else "there is no such file"
-    assert (result.exit_code, result.output) == (2, f"{path}: {what}; correct the path\n")
+    assert (result.exit_code, result.output) == (
+        2,
+        f"{path}: there is no such file that can be read; correct the path\n",
+    )
 
 
 def test_a_run_goes_on_to_its_end_as_it_was_begun_though_it_says_less_than_runs_do_now(prepared: Path) -> None:

@@ -399,10 +399,11 @@ def test_rounds_in_which_no_model_counted_are_told(data, tmp_path):
     (home / "cells" / cell.name).mkdir(parents=True)
     (home / "cells" / cell.name / "result.json").write_text(json.dumps(result))
     text = StringIO()
-    told = _Told(Console(file=text, width=200), 1, 0)
+    told = _Told(Console(file=text, width=1000), home, 1, 0)
     with told.progress:
         told.finished(finished_of(cell, home, 3.0))
-    assert "3 s, but in 2 of its rounds no site's model counted" in text.getvalue()
+    log = home / "cells" / cell.name / "log.txt"
+    assert f"3 s, but in 2 of its rounds no site's model counted: {log} tells why" in text.getvalue()
     (found,) = csv.DictReader(write_table(home, read_results(home, [cell])).open())
     assert found["rounds_without_a_model"] == "2"
 

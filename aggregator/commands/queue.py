@@ -17,7 +17,7 @@ from aggregator.configuration import require_aggregator
 from aggregator.launch import begin_early
 from aggregator.overview import waiting_text
 from aggregator.preparation import ended_already, read_run
-from aggregator.store import RunStore, queued_runs, run_in_turn
+from aggregator.store import RunStore, last_launched, queued_runs
 from shared.check import Finding, report
 from shared.commands import FILE_HERE, say
 from shared.errors import ConfigurationError
@@ -41,8 +41,8 @@ def command(run_yaml: Path | None, work: Path) -> None:
         raise ConfigurationError([ended_already(store.run)])
     if store.stop_requested:
         raise ConfigurationError([f"{store.run} was stopped; to run it again, give it a new name"])
-    is_queued, in_turn = store.waits_in_queue, run_in_turn(work)
-    if is_at_work(work) and in_turn is not None and in_turn.run == store.run and not is_queued:
+    is_queued = store.waits_in_queue
+    if is_at_work(work) and last_launched(work) == store.run:
         raise ConfigurationError([f"{store.run} goes on already: `dropfed-aggregator status --work {quoted(work)}`"])
     begun = begin_early(work, run_yaml, threading.Event())
     if not is_queued:

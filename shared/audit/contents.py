@@ -37,7 +37,7 @@ from shared.exchange.trust import Message
 from shared.exchange.weights import layout_of
 from shared.learning.answers import epochs_of
 from shared.learning.data.splits import SplitPlan
-from shared.learning.methods import method_names, open_terms
+from shared.learning.methods import REFERENCES, method_names, open_terms
 from shared.learning.methods.terms import Terms
 from shared.learning.schedules import round_configuration
 from shared.learning.tasks import TASK_NAMES, terms_of
@@ -184,15 +184,22 @@ def _check_options(run: RunConfiguration, shown_as: str, *, is_old: bool) -> Non
             task = terms_of(run.task)
             task.options((protocol_1.as_today(run) if is_old else run).task_options)
             task.augmentation(run.augmentation)
-        _of_method(run, shown_as)
+        if _of_method(run, shown_as) is None and not run.plugins:
+            raise RejectedError(
+                shown_as,
+                f"names the method {run.method}, whose file is not here, so what depends on it was not checked; put "
+                "the file where the run had it, and verify again",
+            )
         check_record(run.split, SplitPlan, "split")
     except ConfigurationError as error:
         raise RejectedError(shown_as, "; ".join(error.problems)) from None
 
 
 def _of_method(run: RunConfiguration, shown_as: str) -> Terms | None:
-    """Return the terms of a run's method; None of a plug-in's, which is not imported for an audit."""
-    if run.plugins and run.method not in method_names():
+    """Return the terms of a run's method; None of a plug-in's, which is not imported for an audit, and of one whose
+    file is not here.
+    """
+    if run.method not in (*method_names(), *REFERENCES):
         return None
     try:
         return open_terms(run.method, run.method_options)

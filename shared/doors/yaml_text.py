@@ -38,14 +38,18 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _PARSER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _MISTAKES = {
-    "could not find expected ':'": "is no `key: value`, with a blank behind the colon",
-    "mapping values are not allowed": "has a second colon; put the value in quotes",
-    "found unexpected end of stream": "has a quotation mark that is not closed",
-    "expected ',' or ']'": "has a bracket [ that is not closed",
-    "expected ',' or '}'": "has a brace { that is not closed",
+    "mapping values are not allowed": "has a second colon; put the value in quotes, or begin the line further left",
+    "found a tab character": "has a tab; write blanks",
     "cannot start any token": "has a character that begins no value, such as a tab; write blanks, or use quotes",
 }
 """What people are told, by what either of PyYAML's parsers says."""
+_BEGUN_BEFORE = {
+    "could not find expected ':'": "is no `key: value`, with a blank behind the colon",
+    "found unexpected end of stream": "has a quotation mark that is not closed",
+    "expected ',' or ']'": "has a bracket [ that is not closed, or lacks a comma behind it",
+    "expected ',' or '}'": "has a brace { that is not closed, or lacks a comma behind it",
+}
+"""The same of what the parsers notice later than where it begins, sometimes by lines."""
 _NO_TEXT = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 """Words, in whatever case, that some version of YAML does not take for text."""
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -108,12 +112,12 @@ def _parsed(text: str) -> Iterator[yaml.Event]:
 
 
 def _unreadable(error: yaml.MarkedYAMLError) -> Refusal:
-    """Return what is wrong in a text, where it begins: a parser often notices it lines later."""
-    problem = error.problem or "cannot be read"
-    for met, said in _MISTAKES.items():
-        if met in problem:
-            return _refused(said, error.context_mark or error.problem_mark)
-    return _refused(problem, error.problem_mark)
+    problem, here, before = error.problem or "cannot be read", error.problem_mark, error.context_mark
+    for mistakes, mark in ((_MISTAKES, here), (_BEGUN_BEFORE, before or here)):
+        for met, said in mistakes.items():
+            if met in problem:
+                return _refused(said, mark)
+    return _refused(problem, here)
 
 
 def _require_plain(event: yaml.Event, count: int, depth: int) -> None:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,8 +15,8 @@ from shared.errors import ActionRequiredError, AlreadyExistsError, RejectedError
 from shared.exchange.encryption import Ciphertext
 from shared.exchange.handovers import enrolled, followed, learn, publish
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import AGGREGATOR, KINDS, MANIFEST, MAX_RECORD_BYTES, MessageRef, is_weights, may_hold
-from shared.exchange.places import places_in, runs_in
+from shared.exchange.names import KINDS, MANIFEST, MAX_RECORD_BYTES, RUNS, MessageRef, is_weights, may_hold
+from shared.exchange.places import rounds_in, runs_in
 from shared.exchange.records.messages import Head, Manifest
 from shared.exchange.records.values import now_text
 from shared.exchange.records.wire import PLAIN, FileEntry, Wire, encrypts
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 ROOM_FOR_MESSAGES = 4  # people are warned when the folder has room for fewer of the present size
 LOOKS_BACK_EVERY_S = 600.0
+MOST_UNKNOWN = 1000  # places in a folder at which a newer copy of our work directory may have left a message
 ROOM_UNASKED = 64  # while there is room for more of them, the server is not asked again
 
 
@@ -147,20 +149,36 @@ class Outbox:
             self._mirror.ciphertexts.forget(message.ref)
 
     def require_all_here(self) -> None:
-        """Check that the folder has no message of ours that is not here, in a run that has not ended here.
+        """Check, as the aggregator, that the folder has no message of ours that is not here (protocol 4.2).
 
         Raises:
-            ActionRequiredError: it has, so this work directory is an old copy, or another is at work.
+            ActionRequiredError: it has, so this work directory is an old copy, or another is at work; or somebody has
+                made more places than can be looked at.
         """
-        message, is_from_site = self._mirror.message, self._mirror.own.sender != AGGREGATOR
+        looked = 0
         for run in runs_in(self._folder):
-            if message(MessageRef("final", run)) or message(MessageRef("abort", run)):
-                continue
-            told = {each.ref.round_no for each in self._mirror.own_messages() if each.ref.run == run}
-            settled = {number for number in told if message(MessageRef("verdict", run, number))}
-            for ref in places_in(self._folder, run, but=settled):
-                if ref.is_from_site == is_from_site and message(ref) is None:
-                    self._require_not_ours(ref)
+            for ref in self._unknown_places(run):
+                if (looked := looked + 1) > MOST_UNKNOWN:
+                    raise ActionRequiredError(
+                        f"{self._mirror.own.site}: {RUNS} in the folder has more than {MOST_UNKNOWN} places of "
+                        "messages that were not signed here: see who else writes there, and remove what is not the "
+                        "federation's"
+                    )
+                self._require_not_ours(ref)
+
+    def _unknown_places(self, run: str) -> list[MessageRef]:
+        """Return where the aggregator's messages of a run may lie that are not here; none of a run that has ended."""
+        message = self._mirror.message
+        ends: list[MessageRef] = [MessageRef("final", run), MessageRef("abort", run)]
+        if message(offer := MessageRef("offer", run)) is None:
+            return [offer]  # which any run has that we have ever offered
+        if any(map(message, ends)):
+            return []
+        of_rounds = [
+            [MessageRef("round", run, number), MessageRef("verdict", run, number)]
+            for number in rounds_in(self._folder, run)
+        ]
+        return [ref for ref in (*ends, *chain.from_iterable(of_rounds)) if message(ref) is None]
 
     def look_back(self) -> bool:
         """Look now and then, while an answer is awaited, whether our last message is still in the folder: a folder that

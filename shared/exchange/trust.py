@@ -319,7 +319,7 @@ def check_file(message: Message, name: str, size: int, sha256: str) -> None:
         _doubt(path, "is not the file its manifest names (SHA-256 differs)")
 
 
-def check_sizes(message: Message, max_weights_bytes: float, *, without_weights: bool = False) -> None:
+def check_sizes(message: Message, max_weights_bytes: int, *, without_weights: bool = False) -> None:
     """Check by the manifest that no payload is larger than it can be, so that none can fill the disk (protocol 10.1,
     step 13).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import BinaryIO
 from shared.errors import ActionRequiredError, TransientError
 from shared.escaping import quoted
 
+ARRIVING = ".arriving"  # ends the name of a file of which a part is here (``partial.py``)
 BLOCK = 1 << 18  # bytes read or sent at a time; each transfer holds a few of them
 COPIED_BYTES = 1 << 26  # by one call of the kernel
 IN_USE_S = 5.0  # how long a file may be looked into by another process where nobody can replace it meanwhile
@@ -101,8 +103,9 @@ def temporary_name(name: str) -> str:
 
 
 def complete_name(name: str) -> str:
-    """Return the name that a file which is being written is to get, and any other file's own."""
-    return name[1 : -len(".writing")] if name.startswith(".") and name.endswith(".writing") else name
+    """Return the name that a file which is being written, or is arriving, is to get, and any other file's own."""
+    found = re.fullmatch(rf"\.(.+)(\.writing|\.[0-9a-f]{{16}}{re.escape(ARRIVING)})", name)
+    return found[1] if found else name
 
 
 def read_private(path: Path) -> bytes:

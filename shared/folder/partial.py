@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from shared.folder.durable import BLOCK, put_in_place
-
-_TAG = r"[0-9a-f]{16}"
+from shared.folder.durable import ARRIVING, BLOCK, put_in_place
 
 
 class Partial:
@@ -72,8 +70,11 @@ class Partial:
 
     def _named(self, etag: str | None) -> Path:
         tag = hashlib.sha256((etag or "").encode()).hexdigest()[:16]
-        return self._target.with_name(f".{self._target.name}.{tag}.arriving")
+        return self._target.with_name(f".{self._target.name}.{tag}{ARRIVING}")
 
     def _parts(self) -> list[Path]:
-        folder, pattern = self._target.parent, re.compile(rf"\.{re.escape(self._target.name)}\.{_TAG}\.arriving")
+        folder, pattern = (
+            self._target.parent,
+            re.compile(rf"\.{re.escape(self._target.name)}\.[0-9a-f]{{16}}{re.escape(ARRIVING)}"),
+        )
         return sorted(path for path in folder.iterdir() if pattern.fullmatch(path.name)) if folder.is_dir() else []

@@ -305,7 +305,12 @@ def test_what_no_message_has_is_found_beside_one_that_is_on_its_way(tmp_path: Pa
     run.offer_and_consent()
     upload = run.drop / MessageRef("round", RUN, 1).path
     upload.mkdir(parents=True)
-    for on_its_way in ("config.yaml", "manifest.json.new", ".global.safetensors.writing"):
+    for on_its_way in (
+        "config.yaml",
+        "manifest.json.new",
+        ".global.safetensors.writing",
+        f".global.safetensors.{'0' * 16}.arriving",
+    ):
         (upload / on_its_way).write_bytes(b"")
     assert verify(LocalFolder(run.drop)).findings == []
     (upload / name).write_bytes(b"of somebody else")
@@ -324,6 +329,15 @@ def test_a_record_that_is_too_large_is_found_before_its_manifest_is_there(tmp_pa
     (upload / "config.yaml").write_bytes(b" " * (2 << 20))
     (finding,) = verify(LocalFolder(run.drop)).findings
     assert finding.what.startswith(f"has {2 << 20} bytes, at most ")
+
+
+def test_a_run_whose_method_is_not_here_is_one_finding_and_no_hospital_s(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(method="fedavgm")
+    run.round(1, trains=True)
+    (finding,) = verify(LocalFolder(run.drop)).findings
+    assert finding.file == f"{MessageRef('offer', RUN).path}/run.yaml"
+    assert "names the method fedavgm, whose file is not here, so what depends on it was not checked" in finding.what
 
 
 @pytest.mark.parametrize("empty", ["runs/octa-2", f"runs/{RUN}/rounds/0002", f"runs/{RUN}/rounds/0002/to_site"])

@@ -183,6 +183,15 @@ TINY = {
         (b"run: a: b\n", "line 1, column 7: is not plain YAML: has a second colon"),
         (b"run: 'a\nb: c\n", "line 1, column 6: is not plain YAML: has a quotation mark that is not closed"),
         (b"run:\n\tb: c\n", "line 2, column 1: is not plain YAML: has a character that begins no value"),
+        (
+            b"run: a\n  rounds: 3\n",
+            "line 2, column 9: is not plain YAML: has a second colon; put the value in quotes, or",
+        ),
+        (
+            b"sites: ['a' 'b']\n",
+            "line 1, column 8: is not plain YAML: has a bracket [ that is not closed, or lacks a comma",
+        ),
+        (b"run: a\n\tb: c\n", "line 2, column 1: is not plain YAML: has a "),
         (b"a:\n  b: 1\n c: 2\n", "line 3, column 2: is not plain YAML: "),
     ],
 )

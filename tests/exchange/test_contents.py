@@ -88,7 +88,8 @@ def test_a_number_with_an_exponent_is_a_number() -> None:
         ("run: a\nseed: 1\nrun: b\n", "RUN.yaml: line 3, column 1: is not plain YAML: says run twice; keep one"),
         (
             "run: a\n  b: c\n",
-            "RUN.yaml: line 2, column 4: is not plain YAML: has a second colon; put the value in quotes",
+            "RUN.yaml: line 2, column 4: is not plain YAML: has a second colon; put the value in quotes, or begin the "
+            "line further left",
         ),
         ("\x00", "plain YAML"),
         (

@@ -17,7 +17,7 @@ from aggregator.rounds import OfferEarly, SignRound
 from aggregator.setup import initialise
 from aggregator.site import read_invite
 from aggregator.store import RunStore, withdrawal_of
-from shared.errors import ActionRequiredError, RejectedError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef
@@ -128,6 +128,21 @@ def test_nothing_is_sent_from_an_old_copy_of_the_work_directory(tmp_path: Path, 
     told = (old / "sites" / "north" / "trouble.txt").read_text()
     assert ("put back the newest" if read else "end all but the newest") in told
     assert not (run.drop / ref.path).exists()
+
+
+def test_places_that_somebody_made_in_thousands_are_told_and_looked_at_no_further(
+    run: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.exchange.outbox.MOST_UNKNOWN", 20)
+    for number in range(30):
+        (run.drop / names.RUNS / f"planted-{number}" / "rounds" / "0001").mkdir(parents=True)
+    (run.drop / names.RUNS / RUN / "rounds" / "old; copy").mkdir()
+    site = folder_sync(run.drop.parent / "aggregator", LocalFolder(run.drop))
+    assert not site.work() and site.is_in_trouble and site.cannot_publish
+    assert "has more than 20 places of messages that were not signed here" in run.trouble.read_text()
+    for number in range(15):
+        shutil.rmtree(run.drop / names.RUNS / f"planted-{number}")
+    assert site.work() and not site.is_in_trouble  # and a folder of another name is left alone
 
 
 class Unwilling(LocalFolder):
@@ -263,6 +278,23 @@ def test_a_site_is_not_asked_that_withdrew_after_it_was_decided_to_ask_it(run: P
     assert (
         run.aggregator.ledger.message(MessageRef("round", RUN, 2)) is None and not run.aggregator.outbox.has_unpublished
     )
+
+
+def test_no_site_is_offered_another_run_than_the_one_before(tmp_path: Path) -> None:
+    """Not even after a restart with what somebody made of the run's file meanwhile."""
+    (run := Played(tmp_path)).offer_and_consent()
+    offered = run.aggregator.ledger.configuration(RUN)
+    assert offered is not None
+    changed = offered.model_copy(update={"seed": offered.seed + 1})
+    store, sharing = (
+        RunStore(run.drop.parent / "aggregator", RUN),
+        run.aggregator.ledger.record(MessageRef("offer", RUN), Sharing),
+    )
+    store.begin(changed, sharing)
+    with pytest.raises(ConfigurationError, match=r"is not what north was offered; put that back from .*/mirror/"):
+        daemon_of(run, store)._offer_files(store, changed, sharing)
+    (store.home / names.RUN_CONFIGURATION).write_bytes(dump_yaml(offered))
+    assert daemon_of(run, store)._offer_files(store, offered, sharing)
 
 
 @pytest.mark.parametrize("damage", [b"", b"run: [", None])
@@ -439,7 +471,14 @@ def test_status_shows_what_the_site_says_of_itself(run: Played) -> None:
     withdraw(run)
     run.beat()
     work_after_a_while(run)
+    said = overview_text(overview(work))
     assert overview(work).sites["north"].phase == "withdrew: a change of plans"
+    assert "says: " not in said  # its heartbeat is of before
+    assert "next: fewer sites are left than the quorum, 1: the run is aborted\n" in said
+    store.ask(1, ("north",), ("north",))
+    said = overview_text(overview(work))
+    assert "next: fewer sites are left than the quorum, 1: the best model so far is chosen, and the run ends\n" in said
+    assert "a quorum of 1 is enough" not in said
 
 
 def test_what_comes_after_a_run_has_ended_holds_up_no_later_run(run: Played) -> None:

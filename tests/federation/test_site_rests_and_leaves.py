@@ -282,6 +282,7 @@ def test_a_site_that_withdraws_in_mid_training_leaves_at_once_and_for_good(hospi
     assert not hospital.is_published(MessageRef("update", RUN, 2))
 
     # Then it knows, and has nothing more to say.
+    assert f"last run: {RUN} was left by this site\n" in site(hospital, "status").output
     ref = MessageRef("withdrawal", RUN)
     assert hospital.receive(ref)
     message, offer = hospital.channel.ledger.message(ref), hospital.channel.ledger.message(MessageRef("offer", RUN))
