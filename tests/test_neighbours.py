@@ -6,10 +6,20 @@ import csv
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from benchmarks.neighbours import equal_neighbours, gains, unequal_neighbours
 from benchmarks.study_designs import DESIGNS, UNEQUAL, training_images
 
 HEADER = ["arm", "tested on", "clinic", "cropped", "pale", "handheld"]
+
+
+def undrawn(root: Path, _style: object, *, seed: int, images: int) -> None:
+    (root / "images").mkdir(parents=True)
+    for number in range(images):
+        (root / "images" / f"{seed}-{number}.png").touch()
+    grades = [f"{seed}-{number},{number % 5}" for number in range(images)]
+    (root / "labels.csv").write_text("\n".join(["id,grade", *grades]) + "\n")
 
 
 def test_over_all_turns_each_site_has_each_number_once() -> None:
@@ -17,7 +27,9 @@ def test_over_all_turns_each_site_has_each_number_once() -> None:
     assert len(set(pairs)) == len(pairs) == 16
 
 
-def test_a_turn_leaves_its_sites_so_many_images_to_train_on(tmp_path: Path) -> None:
+def test_a_turn_leaves_its_sites_so_many_images_to_train_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of images that nobody draws here: only how many are left is looked at."""
+    monkeypatch.setattr("benchmarks.study_designs._staging_site", undrawn)
     (tmp_path / "data").mkdir()
     for site, folder in DESIGNS[UNEQUAL[2]].lay_out(tmp_path / "data", tmp_path).items():
         with (tmp_path / "data" / folder / "split.csv").open(encoding="utf-8") as file:
