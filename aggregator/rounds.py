@@ -117,8 +117,8 @@ class RunFacts:
 
     @property
     def undecided(self) -> int:
-        """How many sites have not answered the offer."""
-        return sum(site.consent is None and not site.consent_refused for site in self.sites)
+        """How many sites may still answer the offer."""
+        return sum(site.consent is None and not (site.consent_refused or site.withdrawn) for site in self.sites)
 
 
 @dataclass(frozen=True)

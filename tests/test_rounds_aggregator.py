@@ -74,6 +74,8 @@ def test_a_run_that_too_few_can_agree_to_is_aborted_at_once() -> None:
     assert decide(run(declined, left, asked, quorum=2)) == [
         Abort("only 0 of 3 sites agreed, 1 more could, the quorum is 2")
     ]
+    left_unasked = replace(asked, withdrawn=True)  # with neither a yes nor a no
+    assert decide(run(declined, left_unasked, AGREED, quorum=2)) == [Abort("only 1 of 3 sites agreed, the quorum is 2")]
     stopped = run(declined, replace(declined, name="west"), asked, quorum=2, stop_requested=True)
     assert decide(stopped) == [ChooseFinal("the PI stopped the run before its first round")]
 

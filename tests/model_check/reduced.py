@@ -126,8 +126,8 @@ def _allowed(office: director.Office, site: str) -> Iterator[str]:
     if desk.enrolled and known.message(MessageRef("offer", run.run)) is None:
         yield "SignOffer"
     is_offered = known.message(MessageRef("offer", NEXT)) is not None
-    if desk.enrolled and not (office.is_last or is_offered or run.chosen or run.aborted):
-        yield "OfferEarly"
+    if desk.enrolled and not (office.is_last or is_offered):
+        yield "OfferEarly"  # also once the run is over: that may have been decided just before
     if run.chosen or run.aborted:
         yield from ("SignFinal", "SignAbort")
     elif desk.takes_part and not run.closed:
