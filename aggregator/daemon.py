@@ -441,14 +441,10 @@ class Daemon:
         """
         ref = MessageRef("offer", run.run)
         for name, site in self._all_sites.items():
-            if site.channel is None or site.channel.ledger.message(ref) is None:
-                continue
-            if site.channel.ledger.configuration(run.run) not in (None, run):
-                path, mirror = (
-                    store.home / names.RUN_CONFIGURATION,
-                    site.channel.ledger.path(ref, names.RUN_CONFIGURATION),
-                )
-                raise ConfigurationError([f"{path}: is not what {name} was offered; put that back from {mirror}"])
+            ledger = site.channel.ledger if site.channel else None
+            if ledger and ledger.message(ref) and ledger.configuration(run.run) not in (None, run):
+                path, offered = store.home / names.RUN_CONFIGURATION, ledger.path(ref, names.RUN_CONFIGURATION)
+                raise ConfigurationError([f"{path}: is not what {name} was offered; put that back from {offered}"])
         return store.offer_files(run, sharing)
 
     def _newest_of(self, site: str) -> str:

@@ -8,7 +8,8 @@ from shared.errors import DoubtfulError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encoding import max_weights_bytes
-from shared.exchange.names import MAX_START_BYTES, MessageRef, is_name, ref_at
+from shared.exchange.names import MAX_START_BYTES, MessageRef
+from shared.exchange.places import rounds_in, runs_in
 from shared.exchange.signing import digest_of
 from shared.folder.contract import Folder
 from site_client import store
@@ -35,7 +36,7 @@ class Arrivals:
 
     def runs(self) -> list[str]:
         """Return the runs that have a place in the folder."""
-        return [run for run in self._folders_in(names.RUNS) if is_name(run)]
+        return runs_in(self._folder)
 
     def offers(self) -> list[MessageRef]:
         """Return where the offers lie that we have not received."""
@@ -44,9 +45,7 @@ class Arrivals:
 
     def rounds_of(self, run: str) -> list[MessageRef]:
         """Return where the rounds lie that the aggregator sent us, or is sending, in order."""
-        folder = f"{names.RUNS}/{run}/rounds"
-        found = [ref_at(f"{folder}/{name}/to_site") for name in self._folders_in(folder)]
-        return sorted((ref for ref in found if ref), key=lambda ref: ref.round_no)
+        return [MessageRef("round", run, number) for number in sorted(rounds_in(self._folder, run))]
 
     def look(self, look: Look) -> MessageRef | None:
         """Fetch the first message that is there of those that can be next; return which one it is, if any.
@@ -103,9 +102,6 @@ class Arrivals:
         if doubtful is not None:
             raise doubtful
         return None
-
-    def _folders_in(self, path: str) -> list[str]:
-        return [entry.name for entry in self._folder.entries(path) if entry.is_folder]
 
     def _answers(self, ref: MessageRef) -> frozenset[str | None]:
         """Return which of our messages the aggregator's message at ``ref`` may answer."""

@@ -78,6 +78,5 @@ def _listed(work: Path, ledger: Mirror, offer: Message) -> ListedRun:
 def _state(work: Path, ledger: Mirror, run: str) -> str:
     if (ended := how_ended(work, ledger, run)) is not None:
         return ended
-    if (left := left_text(ledger, run)) is not None:
-        return left
-    return "agreed, and goes on" if consent_of(ledger, run) else "offered, and not answered yet"
+    goes_on = "agreed, and goes on" if consent_of(ledger, run) else "offered, and not answered yet"
+    return left_text(ledger, run) or goes_on

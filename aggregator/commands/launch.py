@@ -76,11 +76,11 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
         try:
             require_named(path, run)
             outcome = ended_before(work, path)
-            if run not in named:
-                say(f"{run}, which was queued, is next")
             if outcome is not None:
                 say(ended_already(run, outcome.text))
             else:
+                if run not in named:
+                    say(f"{run}, which was queued, is next")
                 outcome = _run(work, path, later)
                 failed.clear()
         except (DropfedError, OSError) as error:

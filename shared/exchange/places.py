@@ -17,7 +17,7 @@ def runs_in(folder: Folder) -> list[str]:
 
 def rounds_in(folder: Folder, run: str) -> list[int]:
     """Return the rounds of a run that have a place in a folder; what else lies there is left alone (protocol 1.1)."""
-    names = [entry.name for entry in folder.entries(f"{RUNS}/{run}/rounds")]
+    names = [entry.name for entry in folder.entries(f"{RUNS}/{run}/rounds") if entry.is_folder]
     return [whole(name.lstrip("0")) for name in names if re.fullmatch(r"[0-9]{4}", name) and name != "0000"]
 
 
