@@ -56,7 +56,7 @@ def judge(
     if refusals:
         return Judgement("no", "; ".join(refusals))
     if decision is False:
-        return Judgement("no", "a person at the hospital declined")
+        return Judgement("no", "a person at the hospital said no")
     if decision is True:
         return Judgement("yes", "a person at the hospital approved")
     if policy.consent == "ask":

@@ -148,7 +148,7 @@ class SurveyWork:
         policy = self._configuration.policy
         if surveys.judge(policy, decided, is_first=True) == "no":
             by = "a person at the hospital" if decided is False else "the hospital's policy"
-            answer = self._answer_of(survey, digest, f"{by} declined")
+            answer = self._answer_of(survey, digest, f"{by} said no")
         else:
             answer = surveys.draft(self._work, number) or self._make(survey, digest)
         is_first = surveys.is_first(self._work, self._ledger, number)  # known once all images are dealt

@@ -32,7 +32,7 @@ from aggregator.setup import initialise
 from aggregator.store import RunStore
 from shared.errors import DataError
 from shared.exchange import names
-from shared.exchange.records.answers import Consent
+from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import decimal_text
@@ -222,6 +222,14 @@ def test_csv_says_what_the_document_says(run: Played, store: RunStore) -> None:
     assert rows_of(folder, "bytes") == [
         {"site": "north", "bytes to it": str(total["down"]), "bytes from it": str(total["up"])}
     ]
+
+
+def test_who_agreed_and_left_is_counted_among_the_sites(run: Played, store: RunStore) -> None:
+    run.offer_and_consent()
+    assert "2 invited, 1 agreed</dd>" in page_of(pages(run))
+    withdrawal = Withdrawal(run=RUN, reason="a change of plans")
+    run.send("withdrawal", 0, {names.WITHDRAWAL: canonical(withdrawal.model_dump())}, "consent")
+    assert "2 invited, 1 agreed, 1 of them withdrew</dd>" in page_of(pages(run))
 
 
 def test_what_is_withheld_is_said_and_not_drawn(run: Played, store: RunStore) -> None:

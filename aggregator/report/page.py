@@ -267,9 +267,10 @@ def _ran(view: RunView) -> str:
 def _facts(view: RunView, model: Model | str, measured: Measured | str) -> list[tuple[str, str]]:
     run, card = view.configuration, view.card
     agreed = sum(said.agrees is True for said in view.sites.values())
+    left = sum(said.agrees is True and said.ended == "withdrawn" for said in view.sites.values())
     facts = [
         ("Task and method", f"{run.task} by {run.method}"),
-        ("Sites", f"{len(run.sites)} invited, {agreed} agreed"),
+        ("Sites", f"{len(run.sites)} invited, {agreed} agreed" + (f", {left} of them withdrew" if left else "")),
         ("Rounds", f"{sum(each.trains for each in view.rounds)} of {run.rounds} opened for training"),
     ]
     if card and (mean := card.validation.get(str(card.chosen_round))) is not None:

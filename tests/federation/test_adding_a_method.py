@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from shared.folder.local import LocalFolder
 from shared.learning import methods
 from shared.learning.methods import method_names, open_method
 from site_client.configuration import Policy
+from studies.configuration import read_study
+from studies.matrix import expand
 from studies.simulation import run_rounds
 from tests.federation.in_turns import in_turns
 from tests.federation.running import POLICY, RUN, make_data, run_configuration
@@ -37,6 +40,15 @@ def run(method="fedavgm", **options):
 def test_it_is_a_method_once_its_file_is_there(added):
     assert "fedavgm" in method_names()
     assert open_method("fedavgm", {"beta": 0.5}).options.beta == 0.5
+
+
+def test_its_study_is_one(added, tmp_path):
+    (study,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "STUDY.yaml").write_text(dedent(study), encoding="utf-8")
+    chosen = read_study(tmp_path / "STUDY.yaml")
+    for folder in chosen.data.values():
+        (tmp_path / folder).mkdir(parents=True)
+    assert [cell.configuration.run.method for cell in expand(chosen, tmp_path)] == ["fedavg", "fedavgm"]
 
 
 def test_the_velocity_is_the_papers_and_without_it_this_is_fedavg(added, tmp_path):

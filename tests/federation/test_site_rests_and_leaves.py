@@ -437,7 +437,7 @@ def test_to_withdraw_from_what_was_only_offered_is_to_decline(hospital: Hospital
     ref = MessageRef("consent", RUN)
     assert hospital.receive(ref)
     consent = open_record(hospital.channel.ledger.path(ref, names.CONSENT).read_bytes(), Consent, ref.path)
-    assert not consent.agrees and consent.reason == "a person at the hospital declined: too early for us"
+    assert not consent.agrees and consent.reason == "a person at the hospital said no: too early for us"
     assert not hospital.is_signed(MessageRef("withdrawal", RUN))
     for command in (("withdraw", "--yes"), ("approve",), ("decline",)):
         result = site(hospital, command[0], RUN, *command[1:])

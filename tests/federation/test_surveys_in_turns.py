@@ -116,8 +116,8 @@ def test_a_policy_of_never_declines_and_says_so(federation: Surveyed) -> None:
     federation.step()
     answer = federation.collect()["north"].answer
     assert answer is not None
-    assert (answer.agrees, answer.sheet, answer.reason) == (False, None, "the hospital's policy declined")
-    assert "declined: the hospital's policy declined" in report_text([*federation.collect().values()])
+    assert (answer.agrees, answer.sheet, answer.reason) == (False, None, "the hospital's policy said no")
+    assert "declined: the hospital's policy said no" in report_text([*federation.collect().values()])
     assert not (federation.site("north") / "division.json").exists()
 
 
