@@ -26,13 +26,13 @@ help:      ## this list
 demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS= SITES= SEED= IMAGE_SIZE= DATA= AS_SUGGESTED= change it
 	@$(BIN)/python -m deploy.local.demo $(strip $(demo-options))
 
-test: $(READY)      ## all tests, on all cores
+test: $(READY)      ## what each change must pass, on all cores
 	@$(PYTEST) -n auto --dist loadfile --no-loadscope-reorder
 
 test-quick: $(READY)      ## the tests of parsers, folders, exchange and audit: neither training nor whole federations
 	@$(PYTEST) -n auto --dist loadfile $(addprefix tests/,doors exchange folder audit fuzz old_mistakes)
 
-test-long: $(READY)      ## the tests that take over a minute each; those of MONAI's networks skip where it is not installed
+test-long: $(READY)      ## the tests that take long, and every case of what `make test` shows by a few; those of MONAI's networks skip where it is not installed
 	@$(PYTEST) -m long
 
 study-smoke: $(READY)      ## every study of configs/studies, made small and played to its end; STUDIES= names some

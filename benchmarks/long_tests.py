@@ -1,6 +1,6 @@
 """How the tests end that `make test` leaves out or skips, recorded.
 
-    .venv/bin/python -m benchmarks.long_tests          those that take over a minute each: ``make test-long``
+    .venv/bin/python -m benchmarks.long_tests          what takes long: ``make test-long``
     .venv/bin/python -m benchmarks.long_tests monai    those that need MONAI (``.venv/bin/pip install --no-deps monai``)
 
 Writes benchmarks/results/long-tests.json or monai-tests.json. Fails, and writes nothing, where a test fails. One test

@@ -30,6 +30,7 @@ from studies.daemons import FOLDERS, run_exchange
 from studies.matrix import Cell, expand
 from studies.results import CONFIGURATION, RESULT
 from studies.simulation import run_rounds
+from tests.at_length import shown_by
 from tests.audit.replaying import not_same, replayed
 from tests.federation.forked import Forked
 from tests.federation.in_turns import as_before
@@ -68,7 +69,7 @@ def folder_of(home: Path, site: str) -> LocalFolder:
     return LocalFolder(home / FOLDERS / site)
 
 
-@pytest.mark.parametrize("case", RUNS)
+@pytest.mark.parametrize("case", shown_by(["scaffold, rounded and encrypted", "feduaa, as many images"], RUNS))
 def test_over_folders_a_run_comes_to_the_same_as_without(case: str, tmp_path: Path) -> None:
     run = as_of_now(RUNS[case])  # as `launch` has it
     data, home = data_of(run, tmp_path / "data"), tmp_path / "home"

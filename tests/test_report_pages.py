@@ -58,6 +58,7 @@ HOSTILE = "=HYPERLINK(1) <script>alert('x')</script> <img src=http://evil.exampl
 NOON = "2026-01-01T12:00:"
 
 
+@pytest.mark.long
 def test_figures_are_drawn_in_silence_where_there_is_no_home() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "MPL"))}
     command = [sys.executable, "-c", "import studies.pages"]  # and with it the report's

@@ -11,11 +11,12 @@ from benchmarks.study_designs import DESIGNS
 from studies.configuration import read_study
 from studies.matrix import expand
 from studies.tuning import trials
+from tests.at_length import shown_by
 
 SITES = ("aptos", "ddr", "drr", "messidor", "idrid")
 
 
-@pytest.mark.parametrize("name", DESIGNS)
+@pytest.mark.parametrize("name", shown_by(["octa", "theta", "feduaa-2", "fedee-signals"], DESIGNS))
 def test_every_cell_of_a_design_is_a_run(name: str, tmp_path: Path) -> None:
     settings = DESIGNS[name].settings
     for site in SITES:

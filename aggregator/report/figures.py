@@ -110,6 +110,9 @@ def picture(draw: Callable[[Sheet], None], width: float = WIDTH, height: float =
         sheet = Sheet(figsize=(width, min(height, _TALLEST)))
         FigureCanvasAgg(sheet)
         draw(sheet)
+        if layout := sheet.get_layout_engine():  # once for both: it takes longer than to draw
+            layout.execute(sheet)
+            sheet.set_layout_engine("none")
         svg, png = io.BytesIO(), io.BytesIO()
         sheet.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
         sheet.savefig(png, format="png", metadata={"Software": None})

@@ -31,6 +31,7 @@ def assert_folders_verify(federation: Federation) -> None:
         assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
 
 
+@pytest.mark.long
 def test_two_runs_with_the_same_seed_give_the_same_bytes(undisturbed: str, tmp_path: Path) -> None:
     """Each daemon has its own random order of sets: two of them have an interpreter of their own from the start."""
     with Federation(tmp_path, RELATIVE) as federation:

@@ -20,6 +20,7 @@ from shared.exchange.signing import SigningKey
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from site_client.offer import describe
+from tests.at_length import shown_by
 from tests.audit.replaying import not_same, replayed
 from tests.federation.hospital import Hospital
 from tests.federation.in_turns import in_turns
@@ -61,7 +62,7 @@ def assert_all_opens(root: Path, run_sites: list[str], aggregator: Path) -> None
         replayed(root, RUN)
 
 
-@pytest.mark.parametrize("encrypt", ["weights", "all"])
+@pytest.mark.parametrize("encrypt", shown_by(["all"], ["weights", "all"]))
 def test_the_model_is_the_same_byte_for_byte(plain_sha256: str, tmp_path: Path, encrypt: Encrypt) -> None:
     federation = ended(tmp_path, encrypt)
     assert federation.final_sha256() == plain_sha256

@@ -26,6 +26,7 @@ from shared.learning.methods import method_class, method_names, open_method
 from shared.learning.new_runs import as_of_now
 from shared.learning.predictions import predict
 from studies.simulation import EVERYONE, run_rounds
+from tests.at_length import shown_by
 from tests.audit.replaying import not_same, replayed
 from tests.federation.in_turns import in_turns
 from tests.federation.running import RUN, Federation, Setting, make_data, run_configuration, staging_run
@@ -43,7 +44,8 @@ FURTHER: dict[str, dict[str, object]] = {
     },
 }
 METHODS = [name for name in method_names() if not method_class(name).reference]
-CASES = [*METHODS, *FURTHER]
+FEW = ("mean", "scaffold", "feduaa", "sequential", "fedee over fedap")
+CASES = shown_by(FEW, [*METHODS, *FURTHER])
 POLICY = EVERYONE.model_copy(update={"consent": "auto"})
 KILLED = ("scaffold", "fedee over fedap")
 """Between them, all kinds of state there are."""
@@ -280,7 +282,7 @@ def test_what_travels_beside_a_model_is_removed_with_it(undisturbed: Callable[[s
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", KILLED)
+@pytest.mark.parametrize("case", shown_by(["fedee over fedap"], KILLED))
 def test_killed_anywhere_it_ends_at_the_same_bytes(
     case: str, undisturbed: Callable[[str], Setting], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,6 +236,7 @@ def test_a_run_whose_model_is_no_better_ends_with_3(federation: Federation) -> N
     assert ran.again() == 0
 
 
+@pytest.mark.long
 def test_a_run_without_an_accepted_answer_says_so_though_what_stays_at_the_sites_got_better(
     federation: Federation,
 ) -> None:
@@ -252,6 +253,7 @@ def test_a_run_without_an_accepted_answer_says_so_though_what_stays_at_the_sites
     assert "no model was accepted in 2 rounds in a row, 1 to 2" in (ran.work / "log.txt").read_text()
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_says_what_it_came_to_by_then(federation: Federation) -> None:
     ran = Ran(federation, "cut", **LEARNS | {"rounds": MOST_ROUNDS})
     opened = ran.work / "runs" / "cut" / "rounds" / "0003" / "opened.json"

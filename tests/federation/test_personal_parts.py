@@ -201,6 +201,7 @@ def test_it_shows_what_leaves_and_what_stays(ended: Setting) -> None:
         assert words in text
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_after_crashes_at_every_seam_head_and_encoder_are_of_one_round(
     ended: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

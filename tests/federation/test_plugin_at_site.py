@@ -166,6 +166,7 @@ def test_a_run_goes_on_once_it_does_what_it_must(
     assert trouble(here) == "None"
 
 
+@pytest.mark.long
 def test_a_site_without_it_declines_and_the_others_go_on(wheel: Plugin, tmp_path: Path) -> None:
     for number, name in enumerate(("heldout", "north", "south")):
         write_data(TASK, tmp_path / "data" / name, number, 8, seed=number)

@@ -230,12 +230,16 @@ def test_replay_of_an_encrypted_run(home: Path) -> None:
     ("forms", "said"),
     [
         ("raises", f"raised RuntimeError: of its own (watched.py, line {LINE}); ask who wrote it"),
-        ("hangs", "took more than the 0.2 minutes that the command line allows one piece of its work "),
+        pytest.param(
+            "hangs",
+            "took more than the 0.2 minutes that the command line allows one piece of its work ",
+            marks=pytest.mark.long,
+        ),
         (
             "eats",
             "the memory is full; see what it does, or allow more (--plugin-memory-gb), or give it less to do at a time",
         ),
-        ("scores 5", "came to the score quarter = 5.0, which is none of its range"),
+        pytest.param("scores 5", "came to the score quarter = 5.0, which is none of its range", marks=pytest.mark.long),
     ],
 )
 def test_evaluate_ends_with_one_sentence(

@@ -50,11 +50,9 @@ def data_of(run, root, images=20):
     "run",
     [
         private_run(),
-        private_run(method="scaffold", method_options={}),
-        private_staging(method="fedprox"),
-        private_staging(method="moon"),
         private_staging(method="fedrep"),
-        private_staging(method="fedee"),
+        pytest.param(private_run(method="scaffold", method_options={}), marks=pytest.mark.long),
+        *(pytest.param(private_staging(method=name), marks=pytest.mark.long) for name in ("fedprox", "moon", "fedee")),
     ],
     ids=lambda run: f"{run.task}-{run.method}",
 )

@@ -255,6 +255,7 @@ def test_a_private_run_is_trained_by_the_daemon_alone(clinic: Clinic) -> None:
     assert not (clinic.work / "torchrun.log").exists()
 
 
+@pytest.mark.long
 def test_what_stands_in_the_way_of_a_process_is_told_as_it_is(clinic: Clinic) -> None:
     clinic.ask(batch_size=2, launcher="torchrun", processes=3)
     with pytest.raises(ActionRequiredError, match=r"processes: a batch of [12] images cannot be shared by 3"):

@@ -65,6 +65,7 @@ def plain_sha256(tmp_path_factory: pytest.TempPathFactory) -> str:
     return federation.final_sha256()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_lossless_form_changes_nothing_even_if_everybody_dies_at_every_model(
     plain_sha256: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -463,9 +463,12 @@ def test_everything_that_reads_answers_reads_these(task_name, name, data, tmp_pa
 @pytest.mark.parametrize(
     ("name", "raw"),
     [
-        *(("fedee", {"base": base, "fine_tuning_epochs": int(base == "fedbn")}) for base in BASES),
+        *(
+            pytest.param("fedee", {"base": base, "fine_tuning_epochs": int(base == "fedbn")}, marks=pytest.mark.long)
+            for base in BASES
+        ),
         ("deep_ensembles", {"members": 2}),
-        ("mc_dropout", {}),
+        pytest.param("mc_dropout", {}, marks=pytest.mark.long),
         ("mdt", {}),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 from aggregator.facts import expected
 from shared.exchange.names import MessageRef
+from tests.at_length import shown_by
 from tests.model_check.explorer import Exploration, beginning, steps
 from tests.model_check.properties import ViolationError
 from tests.model_check.rules import Rules
@@ -56,7 +57,14 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("part", PARTS)
+FEW = (
+    "one folder, a round and the closing one, all accidents, each as often as it likes",
+    "two folders, a round and the closing one, looks that miss anything, crashes, deadlines",
+    "one folder, two runs of a round and the closing one, crashes, deadlines",
+)
+
+
+@pytest.mark.parametrize("part", shown_by(FEW, PARTS))
 def test_every_state_is_as_it_must_be_and_has_a_way_to_the_end(part: str) -> None:
     rules, least = PARTS[part]
     found = Exploration(rules).run()
