@@ -31,6 +31,7 @@ FOLDERS = {
 }
 """What stands in a command for a folder, and the images in it."""
 _DAEMONS = ("aggregator", "site_client", "shared")
+_MODEL = "tests/model_check/[!t]*.py"  # all but its test_*.py
 _DECISIONS = (
     "aggregator/rounds.py",
     "aggregator/facts.py",
@@ -38,7 +39,7 @@ _DECISIONS = (
     "site_client/rounds.py",
     "site_client/facts.py",
     "shared/exchange/order.py",
-    "tests/model_check",
+    _MODEL,
 )
 _LEARNING = ("shared/learning", "studies/simulation.py", "deploy/local/scenarios.py", "benchmarks/comparison.py")
 _DEMO = ("shared/learning", "studies", "deploy/local", "configs", "aggregator/new_run.py", "benchmarks/demo.py")
@@ -122,7 +123,7 @@ FIGURES = (
         ),
     ),
     MODEL_CHECK,
-    Figure("model-check-replay", "tests.model_check.replay --walks 1000", (*_DAEMONS, "tests/model_check")),
+    Figure("model-check-replay", "tests.model_check.replay --walks 1000", (*_DAEMONS, _MODEL)),
     Figure(
         "partial_training",
         "benchmarks.partial_training",

@@ -90,6 +90,7 @@ def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> 
         assert shown in result.stdout
 
 
+@pytest.mark.long
 def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_set(
     tmp_path: Path, demo_here: Callable[..., Result]
 ) -> None:

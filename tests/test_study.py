@@ -142,6 +142,7 @@ def test_a_study_is_played_resumed_after_a_kill_and_tabled(data, play):
         assert sum(float(row[f"probability_{grade}"]) for grade in range(4)) == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_cells_end_with_the_study_and_none_is_played_twice(data, play, capsys):
     """Be it asked to end, or killed before it can tell them; one that was cut off begins anew if images are moved."""
     arms = {"FedAvg": {"method": "fedavg", "rounds": 6}}
@@ -179,6 +180,7 @@ def test_cells_end_with_the_study_and_none_is_played_twice(data, play, capsys):
         moved.rename(data)
 
 
+@pytest.mark.long
 def test_ctrl_c_while_libraries_are_loaded_is_told_in_a_sentence(data):
     """A terminal sends it to every process that it has started."""
     path = written(data, "early", arms={"internal": {"method": "single_site"}}, noise=[])

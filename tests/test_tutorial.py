@@ -26,6 +26,7 @@ def kinds(notebook: dict[str, Any]) -> list[list[list[str]]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_cell_runs_and_gives_what_is_committed() -> None:
     played = run_cells(NOTEBOOK)

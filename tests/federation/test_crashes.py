@@ -118,6 +118,7 @@ def has_begun(part: Path) -> bool:
         return False
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_server_killed_in_mid_transfer(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The WebDAV server dies while an upload or a download is on its way, several times, and comes back."""

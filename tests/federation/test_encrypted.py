@@ -78,6 +78,7 @@ def test_the_model_is_the_same_byte_for_byte(plain_sha256: str, tmp_path: Path, 
     assert entries[0]["encrypted"] != entries[1]["encrypted"], "each site has the key in a wrapping of its own"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_who_dies_with_ciphertext_on_its_way_goes_on(
     plain_sha256: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -79,6 +79,7 @@ def allowing(program: Program) -> Policy:
     return POLICY.model_copy(update={"external_trainers": [program]})
 
 
+@pytest.mark.long
 def test_one_site_trains_by_a_program_and_the_other_by_pytorch(tmp_path: Path) -> None:
     run = run_configuration(
         trainer={"name": "own", "sites": ["north"]}, scores={"seconds": {"lowest": 0.0}}, tolerance=0.01

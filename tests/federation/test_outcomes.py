@@ -174,6 +174,7 @@ def test_a_run_that_is_queued_while_another_goes_on_is_offered_at_once_and_playe
     assert (ended.exit_code, ended.output) == (2, "queued has ended already; to run it again, give it a new name\n")
 
 
+@pytest.mark.long
 def test_queued_runs_are_played_by_a_launch_that_names_none(federation: Federation) -> None:
     """What cannot begin is refused at once; what was stopped while it waited is over when its turn comes."""
     work = federation.aggregator
@@ -228,6 +229,7 @@ def test_a_queued_run_whose_site_is_gone_holds_up_nobody_and_can_be_taken_back(f
     assert federation.output(work).strip().splitlines()[-1].startswith("stopped ")
 
 
+@pytest.mark.long
 def test_a_run_whose_model_is_no_better_ends_with_3(federation: Federation) -> None:
     ran = Ran(federation, "rested", **RESTS)
     code, line = ran.ends()

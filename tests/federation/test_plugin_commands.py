@@ -195,6 +195,7 @@ def test_predict_at_a_site(home: Path, exported: tuple[Path, Result], tmp_path: 
     assert len(list((tmp_path / "answers" / "masks").iterdir())) == 10
 
 
+@pytest.mark.long
 def test_check_at_a_site(home: Path) -> None:
     result = CliRunner().invoke(site, ["check", "--work", str(home / "north")])
     lines = result.stdout.splitlines()
@@ -203,6 +204,7 @@ def test_check_at_a_site(home: Path) -> None:
     assert any(line.startswith(f"ok       watched: run {RUN} divides them into train") for line in lines)
 
 
+@pytest.mark.long
 def test_the_pages_of_a_report(home: Path, tmp_path: Path) -> None:
     asked = ["report", RUN, "--work", str(home / "aggregator"), "--pages", str(tmp_path / "pages")]
     result = CliRunner().invoke(aggregator, asked)
@@ -252,6 +254,7 @@ def test_evaluate_ends_with_one_sentence(
     assert re.fullmatch(f"{WHO}: {re.escape(said)}.*\n", result.stderr)
 
 
+@pytest.mark.long
 def test_check_tells_it_and_goes_on(home: Path, does: Path) -> None:
     does.write_text("answers nonsense")
     result = CliRunner().invoke(aggregator, ["check", "--work", str(home / "aggregator")])
@@ -260,6 +263,7 @@ def test_check_tells_it_and_goes_on(home: Path, does: Path) -> None:
     assert result.exit_code == 1 and result.stdout.splitlines()[-1].startswith("in all ")
 
 
+@pytest.mark.long
 def test_a_report_is_made_without_it(home: Path, does: Path) -> None:
     does.write_text("exits")
     result = CliRunner().invoke(aggregator, ["report", RUN, "--work", str(home / "aggregator")])
@@ -288,6 +292,7 @@ print("watched" in sys.modules)
 """
 
 
+@pytest.mark.long
 def test_a_bundle_names_the_wheel_and_opens_where_just_that_is_installed(exported: tuple[Path, Result]) -> None:
     root = exported[0] / "monai"
     metadata = json.loads((root / "configs" / "metadata.json").read_text(encoding="utf-8"))

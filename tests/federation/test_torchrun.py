@@ -248,6 +248,7 @@ def test_several_machines_train_together(
     assert torchrun_of(psutil.Process()) == []
 
 
+@pytest.mark.long
 def test_a_private_run_is_trained_by_the_daemon_alone(clinic: Clinic) -> None:
     clinic.ask({"max_grad_norm": 1.0, "delta": 0.01, "target_epsilon": 6.0}, **TWO)
     clinic.live()

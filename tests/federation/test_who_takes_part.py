@@ -42,6 +42,7 @@ def assert_folder_verifies(federation: Federation, site: str) -> None:
     assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
 
 
+@pytest.mark.long
 def test_a_late_site_joins_a_paused_run_and_each_round_asks_two_of_three(tmp_path: Path) -> None:
     sites = ["east", "north", "south"]
     run = run_configuration(sites=sites, sites_per_round=2, rounds=4, seed=1, consent_deadline_hours=1 / 3600)
@@ -125,6 +126,7 @@ def test_a_site_that_withdraws_is_not_waited_for_nor_asked_again_though_both_sid
             assert_folder_verifies(federation, site)
 
 
+@pytest.mark.long
 def test_a_run_ends_with_its_best_model_when_too_few_sites_are_left(tmp_path: Path) -> None:
     """And where a quorum does not answer, a site that came late is asked in the open round."""
     run = run_configuration(sites=["east", "north", "south"], rounds=3, quorum=2, consent_deadline_hours=1 / 3600)

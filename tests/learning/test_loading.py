@@ -249,6 +249,7 @@ def final_model(federation: FederationInProcess | Federation, workers: int) -> s
     return federation.final_sha256()
 
 
+@pytest.mark.long
 def test_daemons_have_workers_whether_they_are_threads_or_were_forked_themselves(tmp_path: Path) -> None:
     found = []
     for workers in (0, 2):
