@@ -1,4 +1,4 @@
-"""Go many random walks, print what they came to, and write benchmarks/results/model-check-replay.json.
+"""Go many random walks, on all cores, print what they came to, and write benchmarks/results/model-check-replay.json.
 
 python -m tests.model_check.replay --walks 1000            # as `make model-check` does
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
 import statistics
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
 
 from benchmarks.record import record
 from tests.model_check.replay.walk import Walk, walked
@@ -27,11 +29,12 @@ def main() -> None:
     wanted = parser.parse_args().walks
     logging.disable(logging.CRITICAL)
     began = time.monotonic()
-    walks = []
-    for seed in range(wanted):
-        walks.append(walked(seed))
-        if len(walks) % _TELL_EVERY == 0:
-            print(f"  {len(walks):,} walks in {time.monotonic() - began:,.0f} s", file=sys.stderr, flush=True)
+    walks: list[_Ended] = []
+    with multiprocessing.Pool() as pool:
+        for walk in pool.imap(_ended, range(wanted)):
+            walks.append(walk)
+            if len(walks) % _TELL_EVERY == 0:
+                print(f"  {len(walks):,} walks in {time.monotonic() - began:,.0f} s", file=sys.stderr, flush=True)
     figures = _figures(walks) | {"seconds": round(time.monotonic() - began, 1)}
     print(
         f"{figures['walks']:,} walks of {figures['steps']:,} steps, {figures['to_the_end']:,} to the end; "
@@ -40,10 +43,25 @@ def main() -> None:
     record("model-check-replay", f"{COMMAND} {wanted}", figures)
 
 
-def _figures(walks: list[Walk]) -> dict[str, object]:
-    lengths = [len(walk.told) for walk in walks]
-    newest = Counter(_reached(walk) for walk in walks)
-    kinds = Counter(_kind(name) for walk in walks for name in walk.told)
+@dataclass(frozen=True)
+class _Ended:
+    """What is counted of a walk."""
+
+    kinds: list[str]
+    newest: str
+    has_ended: bool
+    left_out: int
+
+
+def _ended(seed: int) -> _Ended:
+    walk = walked(seed)
+    return _Ended([_kind(name) for name in walk.told], _reached(walk), walk.has_ended, walk.left_out)
+
+
+def _figures(walks: list[_Ended]) -> dict[str, object]:
+    lengths = [len(walk.kinds) for walk in walks]
+    newest = Counter(walk.newest for walk in walks)
+    kinds = Counter(kind for walk in walks for kind in walk.kinds)
     return {
         "walks": len(walks),
         "steps": sum(lengths),
