@@ -56,7 +56,7 @@ def commit() -> str:
 
     What benchmarks have recorded is no change: else of several, one after the other, only the first had a clean commit.
     """
-    changed = git("status", "--porcelain", "-uno", "--", ":/", f":!{RESULTS}")
+    changed = git("status", "--porcelain", "-uno", "--", ":/", f":(exclude){RESULTS}")
     return git("rev-parse", "HEAD") + (CHANGES if changed else "")
 
 

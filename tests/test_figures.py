@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import record
 from benchmarks.figures import FIGURES, PAGE, Figure, is_current, page
 from benchmarks.record import RESULTS, git
 
@@ -54,6 +55,22 @@ def test_a_figure_is_older_once_a_statement_of_what_it_measures_has_changed(
         measured.write_text(content)
     assert is_current(figure, at) is is_still_current
     assert not is_current(figure, "0" * 40)
+
+
+def test_what_was_recorded_is_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    monkeypatch.setattr(record, "RESULTS", results)
+    (recorded := results / "sums.json").write_text("{}\n")
+    (measured := tmp_path / "sums.py").write_text("one = 1\n")
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "Add sums"]):
+        git("-c", "user.name=a", "-c", "user.email=a@example.org", *arguments)
+    at = git("rev-parse", "HEAD")
+    recorded.write_text("{1}\n")
+    assert record.commit() == at
+    measured.write_text("one = 2\n")
+    assert record.commit() == f"{at}{record.CHANGES}"
 
 
 def is_known(line: str) -> bool:
