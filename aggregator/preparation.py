@@ -410,7 +410,7 @@ def _remarks(
         waits = "a round waits for one that is away, past its deadline too, until it answers or withdraws"
         yield Finding("note", f"quorum: all {pluralize(run.quorum, 'site')}; {waits}")
     if run.quorum == 1 < len(run.sites) and not learning.method.in_turn:
-        alone = "at its deadline a round closes with the answer of one site, whose weights alone are then the model"
+        alone = "at its deadline a round may close with the answer of one site, whose weights are then the model"
         yield Finding("note", f"quorum: 1 of {len(run.sites)} sites; {alone}")
     if not learning.method.in_turn:
         yield from about_largest_site(work, run)

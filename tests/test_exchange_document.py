@@ -16,7 +16,7 @@ MODEL_BYTES = 2 * 10**6
 
 def test_requests_of_a_round_are_those_of_the_document(tmp_path: Path) -> None:
     with embedded(tmp_path / "server", exchange.SITES) as served:
-        rounds, _ = exchange.dropfed(Home(tmp_path), served, MODEL_BYTES, measured=2)
+        rounds, _ = exchange.dropfed(Home(tmp_path), served, MODEL_BYTES, measured=3)
     counted = {
         (end, request): times
         for end, found in tally(rounds[:-1], len(exchange.SITES)).items()

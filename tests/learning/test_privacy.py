@@ -64,7 +64,7 @@ def test_a_senseless_value_is_named(key, value):
     assert key in problem
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     target=st.floats(0.1, 30),
     images=st.integers(20, 20_000),
@@ -77,7 +77,7 @@ def test_the_noise_keeps_the_whole_run_within_epsilon_and_is_not_wasted(target, 
     assert 0.998 * target <= reached <= target
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(kinds=st.lists(spent_steps, max_size=3), more=spent_steps)
 def test_more_steps_never_cost_less_and_neither_does_less_noise_or_a_higher_rate(kinds, more):
     before = epsilon(kinds, DELTA)

@@ -9,8 +9,8 @@ import torch
 torch.set_num_threads(1)
 from tests.learning import test_dr_staging, test_octa_segmentation
 for trained in (
-    test_octa_segmentation.trained(rounds=1, copies=1),
-    test_dr_staging.trained(test_dr_staging.EVIDENTIAL, rounds=1),
+    test_octa_segmentation.trained(rounds=2, copies=2),
+    test_dr_staging.trained(test_dr_staging.EVIDENTIAL, rounds=2),
 ):
     print(test_dr_staging.digest_of(trained))
 print(hash("site"))
