@@ -107,8 +107,8 @@ class OnDisk:
         desk, hospital = before
         sent = sent_messages(hospital.sent, desk.told)
         hidden = frozenset(message.ref.manifest for message in sent if message.seq not in look.visible)
-        withdrawal = MessageRef("withdrawal", desk.run)
-        torn = frozenset({f"{withdrawal.path}/{names.WITHDRAWAL}"} if look.keeps_back else ())
+        withdrawals = [message.ref.path for message in sent if message.ref.kind == "withdrawal" and look.keeps_back]
+        torn = frozenset(f"{path}/{names.WITHDRAWAL}" for path in withdrawals)  # of either run
         newest = max((each.round_no for each in desk.told if each.run == desk.run), default=0)
         with self.aggregator.lines[site].showing(hidden=hidden, torn=torn):
             self.aggregator.looks(site, newest=newest, more=look.more, searches=look.searches)
