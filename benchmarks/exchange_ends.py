@@ -59,6 +59,7 @@ from shared.learning.tasks.octa_segmentation.task import OctaSegmentation
 from shared.learning.tasks.terms import Options
 from shared.learning.tolerance import HeldOutSet
 from shared.logs import log_to
+from shared.stopping import set_by_signals
 from site_client.configuration import open_folder, read_configuration
 from site_client.disclosure import Counts
 from site_client.train import Files, OnProgress, Trainer, Worked
@@ -189,8 +190,7 @@ def half_of(method: Method, tensors: Mapping[str, TensorList], *, updates: Weigh
 
 def aggregate(home: Home, rounds: int, *, rests: bool) -> None:
     """Run the aggregator's daemon until so many rounds were exchanged."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = set_by_signals(threading.Event())
     record(home, names.AGGREGATOR)
     sites = len(list(home.sites.iterdir()))
     vars(aggregator.preparation).update(
@@ -226,8 +226,7 @@ def play_sites(home: Home) -> None:
 
 
 def _play(home: Home, name: str) -> None:
-    work, stop = home.site(name), threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    work, stop = home.site(name), set_by_signals(threading.Event())
     log_to(work / "log.txt")
     record(home, name)
     Echo.checked = home.checked(name).open("a", buffering=1)

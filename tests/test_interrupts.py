@@ -1,15 +1,19 @@
-"""Ctrl-C in a program's first second, while it is still imported, ends it with a sentence."""
+"""Ctrl-C in the first second, while a program is still imported, ends it with a sentence; TERM ends it at any moment."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from shared.interrupts import STOPPED
+from shared.stopping import stopped_by_signals
+
+WAIT_S = 60.0
 
 COMMANDS = {
     "aggregator.cli": ["status", "--work"],
@@ -34,3 +38,28 @@ def test_ctrl_c_during_imports_is_a_sentence(program: str, moment: str, tmp_path
         assert process.stdout.read() == ""
     assert said == ["", STOPPED]
     assert process.returncode != 0
+
+
+class HeldInWait(threading.Event):
+    """One whose ``wait`` is interrupted at the worst moment: while it holds the lock that ``set`` takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held = threading.Lock()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        with self._held:
+            signal.raise_signal(signal.SIGTERM)
+        return super().wait(timeout)
+
+    def set(self) -> None:
+        assert self._held.acquire(timeout=WAIT_S), "the handler waits for what it has interrupted"
+        self._held.release()
+        super().set()
+
+
+def test_a_signal_in_the_midst_of_a_wait_ends_it() -> None:
+    """What a daemon mostly does is wait: TERM must end it whenever it comes."""
+    stop = HeldInWait()
+    with stopped_by_signals(stop):
+        assert stop.wait(WAIT_S)
