@@ -1,4 +1,4 @@
-"""Ctrl-C in the first second, while a program is still imported, ends it with a sentence; TERM ends it at any moment."""
+"""Ctrl-C while a program is still imported ends it with a sentence; TERM ends what waits at any moment."""
 
 from __future__ import annotations
 
