@@ -146,7 +146,7 @@ class Daemon:
             self._news.clear()
             self._see_who_waits()
             actions = [*rounds.decide(self._facts()), *self._early_offers()]
-            has_acted = [self._act_or_put_off(action) for action in actions]
+            has_acted = [self._act_or_put_off(action) for action in actions if not self._stop.is_set()]
             for site in self._all_sites.values():
                 if site.channel is not None:
                     site.attend(awaited(site.channel.ledger, self._run.run, self._store.round_no))

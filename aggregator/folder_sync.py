@@ -88,6 +88,7 @@ class FolderSync:
         self._polling = Polling(longest_interval_s)
         self._on_news = on_news
         self._awaited: MessageRef | None = None
+        self._looks_for: str | None = None  # the kind of what had not come yet, as far as the last turn could tell
         self._asked_looks = 0
         self._noticed: set[MessageRef] = set()
         self._heard_at = float("-inf")
@@ -177,7 +178,7 @@ class FolderSync:
                 if self.work():
                     self._polling.restart()
                     self._on_news()
-                elif self._wake.wait(self._polling.interval_s(self._still_awaited())):
+                elif self._wake.wait(self._polling.interval_s(self._looks_for)):
                     self._polling.restart()
                 self._wake.clear()  # whatever it was set for, the next turn sees; so it does whether to stop
         except Stopped:
@@ -193,6 +194,7 @@ class FolderSync:
         """Do what can be done now; return whether anything happened. One site's trouble is told and waited out."""
         try:
             happened = self._step()
+            self._looks_for = self._still_awaited()
         except Stopped:
             raise
         except Exception as error:  # the last resort: whatever it is, it is this site's trouble, and no other's

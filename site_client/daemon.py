@@ -31,6 +31,7 @@ from shared.folder.listed import HAS_TAG, ListedFolder
 from shared.folder.meter import Direction
 from shared.folder.retrying import RetryingFolder
 from shared.folder.stopping import cut_after
+from shared.learning import standby
 from shared.learning.tasks.contract import Dataset
 from shared.polling import Polling
 from shared.trouble import Trouble
@@ -125,7 +126,7 @@ class Daemon:
         service.ready()
         waits = "" if self._enrolment.is_accepted else "; it waits for the aggregator, to accept this site's card"
         logger.info("site %s of %s started%s", self._configuration.site, self._configuration.federation, waits)
-        with cut_after(self._stop, self._folder.interrupt):
+        with cut_after(self._stop, self._interrupt):
             with suppress(Stopped):
                 if once:
                     self.step()
@@ -169,6 +170,10 @@ class Daemon:
             Stopped: it is not.
         """
         self._round_work.go_on_or_stop(self._receiving if direction == "down" else None)
+
+    def _interrupt(self) -> None:
+        self._folder.interrupt()
+        standby.interrupt()  # work with a plug-in's code
 
     def _begin_receiving(self, ref: MessageRef) -> None:
         self._receiving = ref.run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.new_run import Answers, filled_in
-from deploy.local.demo import main, run_configuration
+from deploy.local.demo import POLICY, main, run_configuration
 from deploy.local.scenarios import SCENARIOS
 from deploy.local.synthetic_octa import STYLES, write_site
 from shared.audit.cli import main as audit_command
@@ -123,6 +124,18 @@ def test_the_demo_stages_by_feduaa_over_sites_with_scales_of_their_own(
         assert 0 < scores["theta"] <= 1 and 0 <= scores["after"] <= 1
     for shown in ("AUROC", "θ", *(["weight"] if weights else []), "dropfed-site predict"):
         assert shown in result.stdout
+
+
+@pytest.mark.long
+def test_a_run_that_is_aborted_ends_the_demo_too(
+    demo_here: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy.local.demo.POLICY", POLICY.model_copy(update={"minimum_training_images": 1000}))
+    result = demo_here("--sites", "2")
+    assert result.exit_code == 1
+    said = r"the run was aborted: only 0 of 2 .*; demo-run/sites/SITE/output.txt tells what each site said\n"
+    assert re.fullmatch(said, result.stderr)
+    assert "declined" in Path("demo-run/sites/north/output.txt").read_text()
 
 
 @pytest.mark.parametrize("method", [name for name in method_names() if not open_method(name, {}).reference])

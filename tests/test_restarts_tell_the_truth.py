@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from aggregator.dashboard.state import page_state
 from aggregator.overview import Overview, overview, overview_text
+from aggregator.rounds import Score
 from shared.exchange.names import MANIFEST, MessageRef
 from shared.folder.lock import work_lock
 from tests.played import RUN
-from tests.staged import ENDS, SITES, Habit, Staged
+from tests.staged import ENDS, SITES, Habit, HeldOut, Staged
 
 
 class Died(BaseException):
@@ -341,3 +342,30 @@ def test_a_stop_while_the_aggregator_is_down_opens_no_round(tmp_path: Path, capl
     assert card is not None and run.store.round_no == 1 and card.chosen_round == 0
     assert "aggregate 1 was scored by no site, and so was not considered" in caplog.text
     assert "is open for" not in caplog.text
+
+
+def test_what_else_is_due_when_a_stop_comes_is_left_for_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A score may take minutes, and there is one for each site."""
+    run = Staged(tmp_path, {"north": "accepted", "south": "accepted"}, rounds=1)
+    while not (due := run.decide()) or not all(isinstance(action, Score) for action in due):
+        for action in due:
+            if not isinstance(action, Score):
+                run.daemon._act(action)
+        for step in WORK[1:]:
+            act(run, step)
+    assert len(due) == len(SITES)
+    score = HeldOut.score
+
+    def score_and_be_stopped(*model: Any) -> float:
+        run.daemon._stop.set()
+        return score(*model)
+
+    with monkeypatch.context() as moment:
+        moment.setattr(HeldOut, "score", score_and_be_stopped)
+        run.daemon._goes_on()
+    assert sum(run.store.score(1, site) is not None for site in SITES) == 1
+    run.restart()
+    run.daemon._goes_on()
+    assert all(run.store.score(1, site) for site in SITES)

@@ -22,7 +22,8 @@ import torch
 from click.testing import CliRunner
 
 from shared import service
-from shared.errors import ActionRequiredError, ConfigurationError
+from shared.errors import ActionRequiredError, ConfigurationError, PluginError
+from shared.learning.apart import attended
 from shared.learning.data.images import read_pairs
 from shared.learning.loading import prepared
 from site_client import installation
@@ -174,6 +175,16 @@ def test_work_that_moves_is_a_sign_of_life(manager: Listening, monkeypatch: pyte
     with prepared(lambda _: batch, [1, 2, 3], 0, torch.device("cpu")) as coming:
         assert len(list(coming)) == 3
     assert manager.all() == ["WATCHDOG=1"] * 3
+
+
+def test_waiting_for_a_process_is_a_sign_of_life_for_its_time_is_bounded(
+    manager: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(service.WATCHDOG, "1")
+    service.find_manager()
+    left = iter([None, None, 0])
+    assert attended(lambda: next(left), 1.0, lambda: True, PluginError("took too long")) == 0
+    assert manager.all() == ["WATCHDOG=1"] * 2
 
 
 # --- a real daemon -----------------------------------------------------------------------------------------

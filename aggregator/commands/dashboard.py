@@ -10,7 +10,7 @@ import click
 from aggregator.commands import WORK
 from aggregator.dashboard.server import TOKEN_FILE, is_loopback, serving
 from shared.commands import say
-from shared.stopping import set_by_signals
+from shared.stopping import set_by_signals, wait_for
 
 
 @click.command(help=__doc__)
@@ -26,4 +26,4 @@ def command(work: Path, host: str, port: int) -> None:
         if not is_loopback(host):
             say(f"it asks for the token in {work / TOKEN_FILE}")
             say("the connection is not encrypted: on a network that you do not trust, use an ssh tunnel")
-        stop.wait()
+        wait_for(stop)

@@ -217,16 +217,16 @@ def _federate(sites: Sites, run: str) -> None:
     try:
         console.print("training; for each site its round (r) and how far it is")
         progress = _Progress(sites)
-        while aggregator.poll() is None:
+        while aggregator.poll() is None or not all(has_final(HOME / "sites" / site, run) for site in sites):
+            if aggregator.poll():
+                raise ActionRequiredError(f"the aggregator failed; {HOME / 'aggregator' / 'output.txt'} says why")
+            if aborted := RunStore(HOME / "aggregator", run).aborted():
+                logs = HOME / "sites" / "SITE" / "output.txt"
+                raise ActionRequiredError(f"the run was aborted: {aborted}; {logs} tells what each site said")
             for name, process in daemons.items():
                 if process.poll() is not None:
                     log = HOME / "sites" / name / "output.txt"
                     raise ActionRequiredError(f"site {name} ended early; {log} says why")
-            progress.show()
-            time.sleep(0.5)
-        if aggregator.returncode != 0:
-            raise ActionRequiredError(f"the aggregator failed; {HOME / 'aggregator' / 'output.txt'} says why")
-        while not all(has_final(HOME / "sites" / site, run) for site in sites):
             progress.show()
             time.sleep(0.5)
     finally:

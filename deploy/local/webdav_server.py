@@ -39,7 +39,7 @@ from shared.exchange.reading import parse_json
 from shared.exchange.records.values import Record
 from shared.folder.durable import read_private
 from shared.quiet_server import QuietServer
-from shared.stopping import set_by_signals
+from shared.stopping import set_by_signals, wait_for
 
 BLOCK_BYTES = 1 << 20  # read or sent at a time: with smaller ones wsgidav's threads keep each other waiting
 IDLE_S = 60  # a connection on which nothing moves for so long is closed
@@ -212,6 +212,7 @@ def main(arguments: list[str]) -> int:
         print(USAGE, file=sys.stderr)
         return 2
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    asked_to_stop = set_by_signals(threading.Event())
     try:
         settings = parse_json(read_private(Path(arguments[0])), Settings, arguments[0])
         root, password = Path(settings.root), settings.aggregator_password
@@ -220,9 +221,8 @@ def main(arguments: list[str]) -> int:
     except (DropfedError, OSError) as error:
         print(f"The WebDAV server cannot start: {error}", file=sys.stderr)
         return 2
-    asked_to_stop = set_by_signals(threading.Event())
     print(server.url, flush=True)
-    asked_to_stop.wait()
+    wait_for(asked_to_stop)
     server.stop()
     return 0
 

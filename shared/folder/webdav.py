@@ -73,6 +73,7 @@ class WebDavFolder(Folder):
             self._connection, self._meter, put=self._put, require_arrived=self._require_arrived
         )
         self._copies = copies
+        self._interrupted = 0  # so often
         self._folders: set[str] = set()  # made or seen by this object
         self._made: set[str] = set()  # made by this object
         self._locked: set[str] = set()  # of the names of unfinished files; such a lock may stand for hours
@@ -115,6 +116,7 @@ class WebDavFolder(Folder):
             raise disk_trouble(error, source) from error
 
     def interrupt(self) -> None:
+        self._interrupted += 1
         self._connection.interrupt()
         self._large_uploads.interrupt()
 
@@ -186,8 +188,12 @@ class WebDavFolder(Folder):
 
     def _bring(self, path: str, source: Path, size: int, sha256: str | None) -> None:
         """Bring a large file into the folder with the least sending that the server allows; see that all is there."""
+        interrupted = self._interrupted
 
         def upload() -> None:
+            if self._interrupted != interrupted:  # while it waited for another folder's upload
+                where = self._connection.where(path)
+                raise TransientError(f"{where} was not sent: the wait for another upload of it was cut.")
             self._large_uploads.send(path, source, size, sha256)
 
         if self._copies is None or sha256 is None:

@@ -37,6 +37,7 @@ from shared.exchange.records.values import Digest, Record
 from shared.folder.durable import write_file
 from shared.learning.plugins import require_agreement
 from shared.learning.standby import standing_by
+from shared.service import alive
 
 QUESTION, ANSWER, OBSTACLE, OUTPUT = "question.json", "answer.json", "obstacle.json", "output.txt"
 PERCENT, REST = "percent", "rest"
@@ -178,7 +179,7 @@ def answered(
     """Return the answer to a question: worked out here, or by a child process where it needs plug-ins.
 
     Raises:
-        Stopped: by ``is_time``, which is asked while a child works.
+        Stopped: by ``is_time``, which is asked while a child works, or because that was interrupted.
         ConfigurationError: a plug-in is not installed as it is asked for, or not allowed here.
         PluginError: a plug-in raises, hangs, is too large or answers nonsense; it is named.
         DropfedError: what else stood in the way.
@@ -255,6 +256,7 @@ def attended(
     """
     left_s = minutes * 60
     while (code := poll()) is None:
+        alive()  # its time is bounded here: a service manager need not bound it too
         began = time.monotonic()
         works = goes_on()
         time.sleep(LOOK_S)

@@ -16,6 +16,8 @@ from pathlib import Path
 from select import select
 from typing import IO
 
+from shared.errors import Stopped
+
 PROGRAM = "shared.learning.plugged"
 """The module that a process that stands by runs."""
 
@@ -30,6 +32,7 @@ class Standby:
 
     def __init__(self, environment: Mapping[str, str], output: IO[bytes]) -> None:
         self.environment = environment
+        self.is_interrupted = False
         self._process = subprocess.Popen(  # noqa: S603  (our own program, with nothing of others in its arguments)
             [sys.executable, "-m", PROGRAM],
             stdin=subprocess.PIPE,
@@ -62,19 +65,31 @@ class Standby:
         if sys.platform == "win32" or (self.lives and not select([self._process.stdout], [], [], 0)[0]):
             return self._process.poll()
         said = self._process.stdout.readline()
-        return int(said) if said else self._process.wait()
+        return int(said) if said else self._process.poll()  # where nothing can fork, this very process answers
 
-    def kill(self) -> None:
-        """End it at once, and whatever it started."""
+    def interrupt(self) -> None:
+        """Have another thread, which waits for an answer, wait no more: end the process, and whatever it started."""
+        self.is_interrupted = True
         if sys.platform == "win32":
             self._process.kill()
         else:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End it at once, and whatever it started."""
+        self.interrupt()
         self._process.communicate()
 
 
 _idle: list[Standby] = []
+_at_work: set[Standby] = set()
+
+
+def interrupt() -> None:
+    """Have whoever waits for an answer, in another thread, wait no more; what works on it is ended."""
+    for standby in _at_work.copy():
+        standby.interrupt()
 
 
 @contextmanager
@@ -82,14 +97,22 @@ def standing_by(module: str, folder: Path, environment: Mapping[str, str], outpu
     """Have a process answer the question in a folder: one that stands by, or a new one; it stands by again afterwards.
 
     One whose question was cut short is gone when this returns or raises, with whatever it started.
+
+    Raises:
+        Stopped: it was interrupted.
     """
     standby = _one_that_is_idle(environment) or Standby(environment, output)
+    _at_work.add(standby)
     standby.begin(module, folder)
     try:
         yield standby
+        if standby.is_interrupted:
+            raise Stopped("asked to stop")
     except BaseException:
         standby.kill()
         raise
+    finally:
+        _at_work.discard(standby)
     _idle.append(standby)
 
 

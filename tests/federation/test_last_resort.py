@@ -108,6 +108,36 @@ def test_a_folder_sync_worker_outlives_what_nobody_expected(tmp_path: Path, capl
     assert not site.is_in_trouble and site.channel is not None
 
 
+def test_a_folder_sync_worker_outlives_a_disk_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it waits for is looked up on that disk too, before it waits for the next turn."""
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    site, work, vain = run.folder_sync, run.folder_sync.work, []
+
+    def work_and_count() -> bool:
+        happened = work()
+        vain.extend([happened] if site.is_in_trouble else [])
+        return happened
+
+    monkeypatch.setattr(site, "work", work_and_count)
+    site.attend(MessageRef("update", RUN, 1))
+    site.start()
+    quarantine = tmp_path / "aggregator" / "sites" / "north" / "quarantine"
+    quarantine.mkdir(exist_ok=True)
+    quarantine.rename(tmp_path / "quarantine")
+    quarantine.touch()
+    wait_until(lambda: len(vain) > 2 or not site._thread.is_alive())
+    quarantine.unlink()
+    (tmp_path / "quarantine").rename(quarantine)
+    wait_until(lambda: not site.is_in_trouble)
+    looked = site.request_look()
+    wait_until(lambda: site.looked >= looked)
+    run.stop.set()
+    site.join()
+
+
 def test_pauses_grow_with_what_nobody_expected_and_with_nothing_else() -> None:
     trouble = Trouble(logging.getLogger("test"), "north", "goes on.")
     trouble.begins(ActionRequiredError("the folder is full"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,12 +15,14 @@ from click.testing import CliRunner
 from aggregator.cli import main
 from aggregator.commands.launch import CANNOT_BEGIN, NOT_IMPROVED
 from aggregator.dashboard.state import page_state
+from aggregator.folder_sync import FolderSync
 from shared.audit.reading import Reading
 from shared.audit.verify import verified
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
+from tests.federation.in_turns import as_before
 from tests.federation.running import POLICY, TINY, WAIT_S, Federation, run_configuration
 
 MOST_ROUNDS = 40
@@ -145,6 +148,31 @@ def test_of_several_runs_each_follows_the_one_before_whatever_that_came_to(feder
     twice = CliRunner().invoke(main, ["launch", str(files[2]), str(files[2]), "--work", str(federation.aggregator)])
     assert twice.exit_code == 2
     assert "run: second is that of " in twice.output and "name each run once" in twice.output
+
+
+def test_a_signal_while_a_run_is_brought_to_its_close_begins_no_other(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, join = federation.aggregator, FolderSync.join
+    files = [federation.root / f"{name}.yaml" for name in ("over", "not-begun")]
+    for file in files:
+        write_file(file, dump_yaml(run_configuration(**RESTS | {"run": file.stem, "rounds": 1})))
+    launch = ["launch", *map(str, files), "--work", str(work), "--accept-any"]
+
+    def join_when_signalled(site: FolderSync) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        join(site)
+
+    with as_before(), monkeypatch.context() as moment:
+        moment.setattr(FolderSync, "join", join_when_signalled)
+        *_, ended, interrupted = CliRunner().invoke(main, launch).stdout.splitlines()
+        assert ended.startswith("no better than ") and ended.endswith("/runs/over/final/model.safetensors")
+        assert interrupted == f"interrupted; go on with the same command (work directory {work})"
+        moment.undo()
+        result = CliRunner().invoke(main, launch)
+    assert result.exit_code == 0
+    names, first, second = result.stdout.splitlines()[-3:]
+    assert (names, first.split(":")[0], second.split(":")[0]) == ("2 runs:", "  over", "  not-begun")
 
 
 def test_a_run_that_is_queued_while_another_goes_on_is_offered_at_once_and_played_after_it(

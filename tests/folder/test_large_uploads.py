@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Event, Semaphore
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,13 +25,14 @@ from shared.folder.large_uploads import LONG_S, Division
 from shared.folder.meter import Meter, read_transfer
 from shared.folder.retrying import RetryingFolder
 from shared.folder.webdav import WebDavFolder
-from tests.folder.faulty import FaultyServer
+from tests.folder.faulty import FaultyServer, Handler
 from tests.folder.owncloud import OwnCloud
 from tests.folder.owncloud_store import UPLOADS
 from tests.folder.relay import Relay
 
 SIZE = 3 * CHUNK + 12345
 CUT_AT = CHUNK + CHUNK // 2
+WAIT_S = 60.0
 OVERHEAD = 1 << 20  # heads of requests and answers
 
 UPLOADER = """
@@ -41,6 +43,18 @@ from shared.folder.webdav import WebDavFolder
 url, source = sys.argv[1], Path(sys.argv[2])
 WebDavFolder(url, "north", "secret").upload("runs/r/big", source, sha256=hash_file(source)[1])
 """
+
+
+class Watched(Copies):
+    """Tells whenever a folder asks for content."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = Semaphore(0)
+
+    def put(self, *arguments: Any, **named: Any) -> None:
+        self.asked.release()
+        super().put(*arguments, **named)
 
 
 @pytest.fixture
@@ -310,6 +324,35 @@ class TestCopies:
             folder.upload("big", source, sha256=hash_file(source)[1])
             assert faulty.files[f"{site}/big"] == source.read_bytes()
         assert faulty.count("COPY") == 2  # for south, by the whole address and by the path alone; not again for west
+
+    def test_who_waits_for_anothers_upload_and_is_interrupted_begins_none(
+        self, faulty: FaultyServer, source: Path
+    ) -> None:
+        """At the end of an aggregator with many sites each would else begin an upload, to be cut in its turn."""
+        faulty.folders |= {"north", "south"}
+        copies, sha256, comes, goes_on = Watched(), hash_file(source)[1], Event(), Event()
+        north, south = (
+            WebDavFolder(f"{faulty.url}/{site}", AGGREGATOR, "secret", copies=copies) for site in ("north", "south")
+        )
+
+        def hold(handler: Handler) -> None:
+            comes.set()
+            goes_on.wait(WAIT_S)
+            handler.close_connection = True
+
+        faulty.fail("PUT", hold)
+        with ThreadPoolExecutor() as pool:
+            sent = pool.submit(north.upload, "big", source, sha256=sha256)
+            assert comes.wait(WAIT_S) and copies.asked.acquire(timeout=WAIT_S)
+            waits = pool.submit(south.upload, "big", source, sha256=sha256)
+            assert copies.asked.acquire(timeout=WAIT_S)
+            for folder in (north, south):
+                folder.interrupt()
+            goes_on.set()
+            for each in (sent, waits):
+                with pytest.raises(TransientError):
+                    each.result(WAIT_S)
+        assert faulty.count("PUT") == 1
 
     def test_an_original_that_was_removed(self, cloud: OwnCloud, source: Path) -> None:
         copies, sha256 = Copies(), hash_file(source)[1]

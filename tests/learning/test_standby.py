@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from shared.errors import Stopped
 from shared.learning.apart import ANSWER, OUTPUT, QUESTION, Asked, Bounds, Progress, Question, environment_of
-from shared.learning.standby import Standby, standing_by
+from shared.learning.standby import Standby, interrupt, standing_by
 from tests.federation.running import WAIT_S
 
 TOLD = re.compile(rb"told-once-[0-9a-f]{32}")
@@ -144,3 +145,39 @@ def test_who_answers_knows_nothing_of_the_questions_before(tmp_path: Path) -> No
     found, itself = answer_of(tmp_path / "a", Searches(told=told))
     assert found  # its own
     assert answer_of(tmp_path / "b", Searches()) == (0, itself)
+
+
+def test_who_waits_for_an_answer_can_be_interrupted(tmp_path: Path) -> None:
+    folder = asked_in(tmp_path / "a", Hangs())
+    with (
+        pytest.raises(Stopped),
+        (folder / OUTPUT).open("wb") as output,
+        standing_by(__name__, folder, environment_of(1), output) as standby,
+    ):
+        wait_until((folder / "percent").exists)
+        interrupt()
+        wait_until(lambda: standby.poll() is not None)
+    answers = int((folder / "percent").read_text())
+    wait_until(lambda: not is_there(answers))
+    assert answer_of(tmp_path / "b")[1] != answers
+
+
+def test_where_nothing_can_fork_the_time_that_it_takes_is_bounded_too(tmp_path: Path) -> None:
+    """The process that stands by then answers itself; that it has closed its output is no end."""
+    (tmp_path / "sitecustomize.py").write_text("import os\n\ndel os.memfd_create\n")
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    environment = environment_of(1) | {"PYTHONPATH": path}
+    folder = asked_in(tmp_path / "a", Hangs())
+    with (
+        pytest.raises(KeyboardInterrupt),
+        (folder / OUTPUT).open("wb") as output,
+        standing_by(__name__, folder, environment, output) as standby,
+    ):
+        wait_until((folder / "percent").exists)
+        assert standby.poll() is None
+        raise KeyboardInterrupt
+    folder = asked_in(tmp_path / "b", WhoAnswers())
+    with (folder / OUTPUT).open("wb") as output, standing_by(__name__, folder, environment, output) as standby:
+        wait_until(lambda: ended(standby))
+    answered, forked_from = WhoAnswers.form().validate_json((folder / ANSWER).read_bytes())
+    assert forked_from == os.getpid() and not is_there(answered)
