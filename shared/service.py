@@ -2,8 +2,9 @@
 
 The process says ``READY=1`` when it runs, ``STATUS=`` where it stands, ``STOPPING=1`` when it ends. A manager with a
 watchdog restarts a process that gives no sign of life for too long. A sign is given where work moves, and nowhere else:
-a turn of the daemon's loop, a batch, an image read, a block sent or received, a piece of a wait that is over. No thread
-or timer gives one, so what hangs is silent, however well the rest of the process does.
+a turn of the daemon's loop, a batch, an image read, a block sent or received, a piece of a wait that is over, a look at
+a process that works for it. No thread or timer gives one, so what hangs is silent, however well the rest of the process
+does. Of a process that works for it the daemon cannot tell whether it hangs; what others wrote has a time of its own.
 """
 
 from __future__ import annotations

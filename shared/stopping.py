@@ -26,13 +26,12 @@ def wait_for(stop: Event) -> None:
 
 
 @contextmanager
-def stopped_by_signals(stop: Event) -> Iterator[list[int]]:
-    """Have signals set an event while the block runs; yield those that have come, for others may set the event too."""
+def stopped_by_signals(stop: Event, came: list[int]) -> Iterator[None]:
+    """Have signals set an event while the block runs, and note them in ``came``: others may set the event too."""
     former = {number: signal.getsignal(number) for number in _SIGNALS}
-    came: list[int] = []
     heard = _listen(stop, came)
     try:
-        yield came
+        yield
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
@@ -40,7 +39,7 @@ def stopped_by_signals(stop: Event) -> Iterator[list[int]]:
 
 
 def _listen(stop: Event, came: list[int]) -> SimpleQueue[int | None]:
-    """Set an event once a signal comes; return what it is put into, or None, which ends the listening.
+    """Set an event once a signal comes. What is returned takes None, which ends the listening.
 
     A handler runs in the midst of whatever the main thread does. That may be the event's own ``wait``, which holds the
     lock that ``set`` takes: called by the handler, ``set`` would wait for ever. So another thread calls it; a

@@ -135,7 +135,7 @@ def test_a_run_that_is_aborted_ends_the_demo_too(
     assert result.exit_code == 1
     said = r"the run was aborted: only 0 of 2 .*; demo-run/sites/SITE/output.txt tells what each site said\n"
     assert re.fullmatch(said, result.stderr)
-    assert "declined" in Path("demo-run/sites/north/output.txt").read_text()
+    assert any("declined" in path.read_text() for path in Path("demo-run/sites").glob("*/output.txt"))
 
 
 @pytest.mark.parametrize("method", [name for name in method_names() if not open_method(name, {}).reference])

@@ -61,5 +61,7 @@ class HeldInWait(threading.Event):
 def test_a_signal_in_the_midst_of_a_wait_ends_it() -> None:
     """What a daemon mostly does is wait: TERM must end it whenever it comes."""
     stop = HeldInWait()
-    with stopped_by_signals(stop):
+    came: list[int] = []
+    with stopped_by_signals(stop, came):
         assert stop.wait(WAIT_S)
+    assert came == [signal.SIGTERM]

@@ -70,9 +70,9 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
     """Play one run after the other, and those that are queued meanwhile; return their ends, None if interrupted."""
     ended: dict[str, End] = {}
     failed: dict[str, End] = {}  # since a run last ended
-    is_asked_to_stop = False
+    signals: list[int] = []
     while left := {run: path for run, path in _line(work, named).items() if run not in ended | failed}:
-        if is_asked_to_stop:
+        if signals:  # one came while a run that had ended, or failed, was brought to its close
             return None
         run, path = next(iter(left.items()))
         later = {other: each for other, each in named.items() if other not in ended and other != run}
@@ -84,7 +84,7 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
             else:
                 if run not in named:
                     say(f"{run}, which was queued, is next")
-                outcome, is_asked_to_stop = _run(work, path, later)
+                outcome = _run(work, path, later, signals)
                 failed.clear()
         except (DropfedError, OSError) as error:
             failed[run] = _failed(RunStore(work, run), error)
@@ -151,15 +151,17 @@ def _runs_of(work: Path, paths: tuple[Path, ...]) -> dict[str, Path]:
     return files
 
 
-def _run(work: Path, run_yaml: Path, later: Mapping[str, Path]) -> tuple[Outcome | None, bool]:
-    """Play a run to its end, and say what it came to; return that, None where it was interrupted, and whether a signal
-    came: one may come while a run that has ended is brought to its close.
+def _run(work: Path, run_yaml: Path, later: Mapping[str, Path], signals: list[int]) -> Outcome | None:
+    """Play a run to its end, and say what it came to; return None where it was interrupted.
+
+    Args:
+        signals: those that come meanwhile are noted there.
     """
     stop = threading.Event()
     daemon = prepare_daemon(work, run_yaml, stop, later)
-    with stopped_by_signals(stop) as signals:
+    with stopped_by_signals(stop, signals):
         daemon.run()
     outcome, model = daemon.outcome, daemon.final_model
     if outcome is not None:
         say(f"{outcome.text}; the chosen model is {model}" if model else outcome.text, err=model is None)
-    return outcome, bool(signals)
+    return outcome

@@ -73,7 +73,7 @@ class WebDavFolder(Folder):
             self._connection, self._meter, put=self._put, require_arrived=self._require_arrived
         )
         self._copies = copies
-        self._interrupted = 0  # so often
+        self._interrupted = 0  # how often
         self._folders: set[str] = set()  # made or seen by this object
         self._made: set[str] = set()  # made by this object
         self._locked: set[str] = set()  # of the names of unfinished files; such a lock may stand for hours

@@ -120,7 +120,7 @@ def _one_that_is_idle(environment: Mapping[str, str]) -> Standby | None:
     """Return a process that stands by with this environment; of those with others none is left."""
     while _idle:
         standby = _idle.pop()
-        if standby.lives and standby.environment == environment:
+        if standby.lives and not standby.is_interrupted and standby.environment == environment:
             return standby
         standby.kill()
     return None
