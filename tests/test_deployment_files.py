@@ -26,6 +26,7 @@ INSTRUCTIONS = {"FROM", "ARG", "ENV", "WORKDIR", "COPY", "RUN", "USER", "VOLUME"
 SERVICE_KEYS = {
     *("image", "build", "restart", "command", "ports", "volumes", "networks", "cap_drop", "cap_add", "security_opt"),
     *("depends_on", "environment", "env_file", "healthcheck", "secrets", "profiles", "read_only", "tmpfs"),
+    *("init", "stop_grace_period"),
 }
 COMMANDS = {"dropfed-site": site_client.cli.main, "dropfed-aggregator": aggregator.cli.main}
 
@@ -102,6 +103,14 @@ def test_only_the_proxy_can_be_reached_from_outside(hub: dict[str, Any]) -> None
     assert [name for name, service in services.items() if "ports" in service] == ["proxy"]
     assert [name for name, service in services.items() if "outside" in service["networks"]] == ["proxy"]
     assert hub["networks"]["inside"] == {"internal": True}
+
+
+def test_each_way_to_run_gives_daemons_the_same_time_to_end(hub: dict[str, Any]) -> None:
+    service = hub["services"]["aggregator"]
+    unit = (DEPLOY / "systemd" / "dropfed-site.service").read_text()
+    assert (service["init"], service["stop_grace_period"]) == (True, "5m")
+    assert "TimeoutStopSec=5min\n" in unit
+    assert "--init --stop-timeout 300 " in (DEPLOY / "container" / "README.md").read_text()
 
 
 def test_the_hub_runs_commands_of_ours(hub: dict[str, Any]) -> None:
