@@ -364,7 +364,7 @@ def _card_software(home: Path, ledger: Mirror | None) -> str | None:
 def _trouble(path: Path) -> tuple[str, str] | tuple[None, None]:
     """Return what stands in the way and since when, as the folder-sync worker has noted it."""
     try:
-        return path.read_text().rstrip("."), time_text(path.stat().st_mtime)
+        return path.read_text("utf-8", errors="replace").rstrip("."), time_text(path.stat().st_mtime)
     except FileNotFoundError:
         return None, None
 

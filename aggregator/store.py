@@ -332,7 +332,7 @@ class RunStore(RunFiles):
     @property
     def trouble(self) -> str:
         """What a plug-in does wrong; empty if nothing."""
-        return self._trouble.read_text() if self._trouble.exists() else ""
+        return self._trouble.read_text("utf-8", errors="replace") if self._trouble.exists() else ""
 
     @property
     def _trouble(self) -> Path:
@@ -417,7 +417,7 @@ class RunStore(RunFiles):
     def aborted(self) -> str | None:
         """Return why the run ended without having started, or None."""
         path = self.home / "aborted.txt"
-        return path.read_text(errors="replace") if path.exists() else None
+        return path.read_text("utf-8", errors="replace") if path.exists() else None
 
     @property
     def is_over(self) -> bool:

@@ -97,6 +97,6 @@ def password_text(path: Path) -> str:
 
 def _text(path: Path, content: bytes) -> str:
     try:
-        return content.decode().strip("\r\n")
+        return content.decode("utf-8-sig").strip("\r\n")  # without the mark that editors of Windows put first
     except UnicodeDecodeError:
         raise ActionRequiredError(f"{path} does not hold text: put the password there") from None

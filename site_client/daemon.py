@@ -136,14 +136,14 @@ class Daemon:
                 while not (once or self._stop.is_set()):
                     turn = self._take_turn(turn, must_succeed=False)
                     if turn is Turn.IDLE:
-                        self._tell_resting(self._rest_or_trouble())
-                        service.wait(self._stop, self._trouble.backoff_s(polling.interval_s(self._follows())))
+                        service.wait(self._stop, self._trouble.backoff_s(polling.interval_s(self._rest_and_follow())))
                     elif turn is Turn.ACTED:
                         polling.restart()
             service.stopping()
             with suppress(OSError):  # what cannot be written does not count, and is fetched anew
                 self._channel.ledger.flush()
-            self._heartbeat.beat("stopped", self._channel, now=True)
+            with suppress(OSError, DropfedError):  # it ends, whatever keeps it from telling
+                self._heartbeat.beat("stopped", self._channel, now=True)
         logger.info("stopped; the next start goes on from here")
 
     def step(self) -> bool:
@@ -179,9 +179,18 @@ class Daemon:
         self._receiving = ref.run
         self._heartbeat.beat("receiving", self._channel, ref)
 
-    def _follows(self) -> str | None:
-        """Return what kind of message the next one of the aggregator follows, which says how long it may take."""
-        last = current(self._ledger)
+    def _rest_and_follow(self) -> str | None:
+        """Tell that there is nothing to do; return what kind of message the next one of the aggregator follows, which
+        says how long it may take. A disk that does not even give that is reported as in a turn, and ends nothing.
+        """
+        try:
+            self._tell_resting(self._rest_or_trouble())
+            last = current(self._ledger)
+        except Stopped:
+            raise
+        except Exception as error:
+            self._trouble.begins(as_trouble(error, self._work))
+            return None
         return last.ref.kind if last else None
 
     def _rest(self) -> Phase:
@@ -270,7 +279,8 @@ class Daemon:
                     logger.error("%s", trouble, exc_info=error)
                 raise trouble from None
             self._trouble.begins(trouble)
-            self._heartbeat.note_trouble(trouble)
+            with suppress(OSError, DropfedError):  # the log has it
+                self._heartbeat.note_trouble(trouble)
             self._round_work.forget()  # what is mended meanwhile is read at the next try
             return Turn.IDLE
         if turn is Turn.ACTED:

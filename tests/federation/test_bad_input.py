@@ -23,6 +23,7 @@ from aggregator.configuration import read_configuration
 from shared.audit.cli import main as audit
 from shared.exchange.reading import dump_yaml
 from shared.folder.durable import write_file
+from shared.settings import read_password
 from site_client.cli import main as site
 from site_client.overview import overview, overview_text
 from tests.federation.running import WAIT_S, Federation, run_configuration
@@ -385,6 +386,11 @@ def test_a_password_file_that_cannot_be_used_is_a_sentence(federation: Federatio
         assert result.exit_code == 1
         assert sentence in result.output
     assert not (tmp_path / "w").exists()
+
+
+def test_a_password_file_of_a_windows_editor_holds_what_people_see(tmp_path: Path) -> None:
+    write_file(tmp_path / "password", b"\xef\xbb\xbfgeheim\r\n", private=True)
+    assert read_password(tmp_path / "password") == "geheim"
 
 
 def test_the_password_may_be_a_credential_of_systemd(

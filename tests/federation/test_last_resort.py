@@ -322,6 +322,40 @@ def test_a_sites_daemon_outlives_what_nobody_expected_and_says_so(
     assert not thread.is_alive()
 
 
+def test_a_sites_daemon_outlives_a_disk_that_cannot_be_read_while_it_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its heartbeat is made of files too."""
+    caplog.set_level("INFO", "site_client")
+    joined(tmp_path)
+    (tmp_path / "drop").mkdir()
+    stop, is_broken, read_bytes = threading.Event(), threading.Event(), Path.read_bytes
+    card = tmp_path / "north" / names.MIRROR / names.SITE_CARD
+
+    def read_or_fail(path: Path) -> bytes:
+        if is_broken.is_set() and path == card:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_or_fail)
+    monkeypatch.setattr("site_client.heartbeat.NOTED_EVERY_S", 0.0)
+    configuration = read_configuration(tmp_path / "north").model_copy(update={"poll_seconds": 0.01})
+    daemon = Daemon(tmp_path / "north", configuration, LocalFolder(tmp_path / "drop"), stop=stop)
+    thread = threading.Thread(target=daemon.run, daemon=True)
+    thread.start()
+    wait_until((tmp_path / "drop" / names.SITE_CARD).exists)
+    is_broken.set()
+    wait_until(lambda: "cannot be read or written now" in caplog.text or not thread.is_alive())
+    is_broken.clear()
+    written = (tmp_path / "north" / "status.json").read_bytes()
+    wait_until(lambda: (tmp_path / "north" / "status.json").read_bytes() != written or not thread.is_alive())
+    assert thread.is_alive()
+    is_broken.set()
+    stop.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive() and "stopped; the next start goes on from here" in caplog.messages
+
+
 def test_a_daemon_that_is_stopped_does_not_wait_for_an_answer_that_drips(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
