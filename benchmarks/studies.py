@@ -29,6 +29,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,7 @@ TABLES = (
 
 def main() -> None:
     """Run one study and record it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is finished is kept, as after Ctrl-C
     which, *source = sys.argv[1:]
     design = DESIGNS[which]
     if design.needs_images != bool(source):
