@@ -77,15 +77,37 @@ def asked_in(folder: Path, question: WhoAnswers) -> Path:
     return folder
 
 
-def answer_of(folder: Path, question: WhoAnswers | None = None, threads: int = 1) -> tuple[int, int]:
+def answer_of(folder: Path, question: WhoAnswers | None = None, **environment: str) -> tuple[int, int]:
     asked_in(folder, question or WhoAnswers())
     with (
         (folder / OUTPUT).open("wb") as output,
-        standing_by(__name__, folder, environment_of(threads), output) as standby,
+        standing_by(__name__, folder, environment_of(1) | environment, output) as standby,
     ):
         wait_until(lambda: ended(standby))
     answered, forked_from = WhoAnswers.form().validate_json((folder / ANSWER).read_bytes())
     return answered, forked_from
+
+
+def cut_short(folder: Path, cut: Callable[[], None], raised: type[BaseException], **environment: str) -> int:
+    """Ask what hangs, and cut it short; return the process that was to answer, of which nothing is left."""
+    asked_in(folder, Hangs())
+    with (
+        pytest.raises(raised),
+        (folder / OUTPUT).open("wb") as output,
+        standing_by(__name__, folder, environment_of(1) | environment, output) as standby,
+    ):
+        wait_until((folder / "percent").exists)
+        assert standby.poll() is None
+        cut()
+        wait_until(lambda: standby.poll() is not None)
+    answers = int((folder / "percent").read_text())
+    wait_until(lambda: not is_there(answers))
+    assert not standby.lives
+    return answers
+
+
+def press_ctrl_c() -> None:
+    raise KeyboardInterrupt
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -116,27 +138,19 @@ def test_one_stands_by_and_each_question_has_a_process_of_its_own(tmp_path: Path
     assert len({first, second, one}) == 3
     assert not is_there(first) and not is_there(second) and is_there(one)
     # With other settings another one takes its place.
-    _, another = answer_of(tmp_path / "c", threads=2)
+    _, another = answer_of(tmp_path / "c", OMP_NUM_THREADS="2")
     assert another != one and not is_there(one)
     # Where it was killed, nobody notices.
     os.kill(another, 9)
     wait_until(lambda: not is_there(another))
-    assert answer_of(tmp_path / "d", threads=2)[1] != another
+    assert answer_of(tmp_path / "d", OMP_NUM_THREADS="2")[1] != another
 
 
-def test_of_a_question_that_is_cut_short_nothing_is_left(tmp_path: Path) -> None:
-    folder = asked_in(tmp_path / "a", Hangs())
-    with (
-        pytest.raises(KeyboardInterrupt),
-        (folder / OUTPUT).open("wb") as output,
-        standing_by(__name__, folder, environment_of(1), output) as standby,
-    ):
-        wait_until((folder / "percent").exists)
-        assert standby.poll() is None
-        raise KeyboardInterrupt
-    answers = int((folder / "percent").read_text())
-    wait_until(lambda: not is_there(answers))
-    assert not standby.lives
+@pytest.mark.parametrize(("cut", "raised"), [(press_ctrl_c, KeyboardInterrupt), (interrupt, Stopped)])
+def test_of_a_question_that_is_cut_short_nothing_is_left(
+    cut: Callable[[], None], raised: type[BaseException], tmp_path: Path
+) -> None:
+    answers = cut_short(tmp_path / "a", cut, raised)
     assert answer_of(tmp_path / "b")[1] != answers
 
 
@@ -147,37 +161,10 @@ def test_who_answers_knows_nothing_of_the_questions_before(tmp_path: Path) -> No
     assert answer_of(tmp_path / "b", Searches()) == (0, itself)
 
 
-def test_who_waits_for_an_answer_can_be_interrupted(tmp_path: Path) -> None:
-    folder = asked_in(tmp_path / "a", Hangs())
-    with (
-        pytest.raises(Stopped),
-        (folder / OUTPUT).open("wb") as output,
-        standing_by(__name__, folder, environment_of(1), output) as standby,
-    ):
-        wait_until((folder / "percent").exists)
-        interrupt()
-        wait_until(lambda: standby.poll() is not None)
-    answers = int((folder / "percent").read_text())
-    wait_until(lambda: not is_there(answers))
-    assert answer_of(tmp_path / "b")[1] != answers
-
-
 def test_where_nothing_can_fork_the_time_that_it_takes_is_bounded_too(tmp_path: Path) -> None:
     """The process that stands by then answers itself; that it has closed its output is no end."""
     (tmp_path / "sitecustomize.py").write_text("import os\n\ndel os.memfd_create\n")
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
-    environment = environment_of(1) | {"PYTHONPATH": path}
-    folder = asked_in(tmp_path / "a", Hangs())
-    with (
-        pytest.raises(KeyboardInterrupt),
-        (folder / OUTPUT).open("wb") as output,
-        standing_by(__name__, folder, environment, output) as standby,
-    ):
-        wait_until((folder / "percent").exists)
-        assert standby.poll() is None
-        raise KeyboardInterrupt
-    folder = asked_in(tmp_path / "b", WhoAnswers())
-    with (folder / OUTPUT).open("wb") as output, standing_by(__name__, folder, environment, output) as standby:
-        wait_until(lambda: ended(standby))
-    answered, forked_from = WhoAnswers.form().validate_json((folder / ANSWER).read_bytes())
+    cut_short(tmp_path / "a", press_ctrl_c, KeyboardInterrupt, PYTHONPATH=path)
+    answered, forked_from = answer_of(tmp_path / "b", PYTHONPATH=path)
     assert forked_from == os.getpid() and not is_there(answered)
