@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 LONGEST_WAIT_S = 1.0  # until the PI's wishes and the clock are looked at again
 WAITING_SAVED_EVERY_S = 10.0
+LONGEST_STRETCH_S = 60.0  # between two looks at the clock, unless this process was frozen or had much to do
 DISK_TROUBLE_PAUSE_S = 10.0
 
 
@@ -112,7 +113,7 @@ class Daemon:
         self._put_off: dict[rounds.Action, float] = {}  # until when, of what has failed
         self._standstills: set[Standstill] = set()  # that the log has told of
         self._has_ended = False  # and that stays so, whatever a worker that is stopped meets yet
-        self._looks_for_round, self._looks_at_stop = _Looks(), _Looks()
+        self._looks_for_round, self._looks_at_stop, self._looks_for_time = _Looks(), _Looks(), _Looks()
         self._trouble = Trouble(logger, store.run, "goes on.")
 
     def run(self) -> None:
@@ -269,15 +270,14 @@ class Daemon:
         store = self._store
         if store.paused:
             self._looks_for_round.begin()
-        is_waiting = not (store.paused or store.stop_requested)
         return run_facts(
             self._run,
             store,
             {site.name: self._exchange(site) for site in self._sites.values()},
             in_turn=self._in_turn,
-            waited_s=self._waiting.seconds(store.round_no, passes=is_waiting),
+            waited_s=self._waiting.seconds(store.round_no, passes=self._time_passes()),
             has_looked=self._has_looked,
-            has_looked_since_stop=store.stop_requested and self._has_looked_since_stop(),
+            has_looked_since_stop=store.stop_requested and self._has_looked_at_all(self._looks_at_stop),
             gains_nothing=no_gain(store, self._ledgers, self._score_name),
         )
 
@@ -299,13 +299,22 @@ class Daemon:
         has_come = self._looks_for_round.has_come(self._sites[site])
         return has_come and not self._sites[site].has_unread_withdrawal
 
-    def _has_looked_since_stop(self) -> bool:
-        """Return whether each folder that can be reached was looked into since the PI asked to stop.
+    def _time_passes(self) -> bool:
+        """Return whether the deadline comes nearer: not while the run is paused, and not while this process was away,
+        nor until it has looked since (protocol 6.4).
+        """
+        was_away = self._waiting.was_away
+        if was_away:
+            self._looks_for_time.begin()
+        has_looked = self._has_looked_at_all(self._looks_for_time)
+        return has_looked and not (was_away or self._store.paused or self._store.stop_requested)
+
+    def _has_looked_at_all(self, looks: _Looks) -> bool:
+        """Return whether each folder that can be reached was looked into.
 
         An answer that lies there already counts: nobody is told that it never came. What does not hold there may never
-        do, and no stop waits for it.
+        do, and nothing waits for it.
         """
-        looks = self._looks_at_stop
         looked = [looks.has_come_whole_or_not(site) or site.is_in_trouble for site in self._sites.values()]
         return all(looked)
 
@@ -664,8 +673,15 @@ class _Waiting:
         self._at = 0.0
         self._saved_at = 0.0
 
+    @property
+    def was_away(self) -> bool:
+        """Whether nobody looked at the clock for long, as when the machine stood still."""
+        return time.monotonic() - self._at > LONGEST_STRETCH_S
+
     def seconds(self, round_no: int, *, passes: bool) -> float:
-        """Return the seconds waited so far in this stage; while the run is paused, no time ``passes``."""
+        """Return the seconds waited so far in this stage; those since the last look at the clock count if time
+        ``passes``.
+        """
         now = time.monotonic()
         if round_no != self._round_no:
             self._begin(round_no, self._store.waited_s(round_no))

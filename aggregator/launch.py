@@ -8,8 +8,6 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-from filelock import FileLock
-
 from aggregator.configuration import FILE, allowed_plugins, open_folder, read_configuration
 from aggregator.daemon import Daemon, tell_not_offered
 from aggregator.folder_sync import FolderSync
@@ -25,6 +23,7 @@ from shared.errors import ConfigurationError, DropfedError
 from shared.escaping import quoted
 from shared.exchange.signing import KEY_FILE, SigningKey
 from shared.folder.copies import Copies
+from shared.folder.lock import locked
 from shared.folder.meter import TRANSFER, Meter
 from shared.learning.outcome import Outcome
 from shared.logs import log_to
@@ -121,7 +120,7 @@ def begin_early(work: Path, run_yaml: Path, stop: threading.Event) -> Begun:
     Raises:
         ConfigurationError, PluginError: as ``prepare``.
     """
-    with FileLock(work / "begin.lock"):  # `queue` may be called twice, and beside a daemon that does the same
+    with locked(work / "begin.lock"):  # `queue` may be called twice, and beside a daemon that does the same
         prepared = prepare(work, run_yaml, waits=True)
         begun = prepared.begun
         store = RunStore(work, begun.run.run)

@@ -341,7 +341,8 @@ class RunStore(RunFiles):
     def queue(self) -> None:
         """Have a run that is begun wait for its turn; one that does keeps its place."""
         if not self.is_queued:
-            write_file(self.home / "queued", b"")
+            last = max(store.place_in_queue for store in runs_in(self._work))
+            write_file(self.home / "queued", str(last + 1).encode())
 
     def unqueue(self) -> None:
         """Have `launch` play the run no more unless it is named."""
@@ -358,12 +359,12 @@ class RunStore(RunFiles):
         return self.is_queued and not self.round_no and last_launched(self._work) != self.run
 
     @property
-    def queued_at(self) -> float:
-        """Since when, in seconds; 0 if it is not."""
+    def place_in_queue(self) -> int:
+        """Its place in the order of those that were queued, from 1; 0 if it is not."""
         try:
-            return (self.home / "queued").stat().st_mtime
+            return int((self.home / "queued").read_bytes() or 0)  # of an older version nothing stands in it
         except FileNotFoundError:  # another command took it back just now
-            return 0.0
+            return 0
 
     def pause(self) -> None:
         """Have the daemon ask nobody new until ``resume``."""
@@ -485,7 +486,7 @@ def queued_runs(work: Path) -> list[RunStore]:
     """Return the runs that `launch` plays without being told their names, in their order; one may have ended, and its
     sites are not all told yet.
     """
-    return sorted((store for store in runs_in(work) if store.is_queued), key=lambda store: store.queued_at)
+    return sorted((store for store in runs_in(work) if store.is_queued), key=lambda store: store.place_in_queue)
 
 
 def take_turn(work: Path, run: str) -> None:

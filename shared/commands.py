@@ -107,7 +107,7 @@ class Program(click.Group):
         if isinstance(error, ModuleNotFoundError):
             needed = f"this command needs {error.name}, which is not installed here"
             return ActionRequiredError(f"{needed}: run `pip install 'dropfed[{self._extra}]'`")
-        return disk_trouble(error, Path.cwd()) if isinstance(error, OSError) else error
+        return disk_trouble(error, Path("the present directory")) if isinstance(error, OSError) else error
 
     def code_of(self, _trouble: DropfedError) -> int:
         """Return the exit code where something stands in the way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from shared.errors import ConfigurationError
 from shared.interrupts import STOPPED
 from shared.stopping import stopped_by_signals
+from site_client.stopping import stop_event
 
 WAIT_S = 60.0
 
@@ -65,3 +68,21 @@ def test_a_signal_in_the_midst_of_a_wait_ends_it() -> None:
     with stopped_by_signals(stop, came):
         assert stop.wait(WAIT_S)
     assert came == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("duration", ["60", "1.5", "-3h", "1000000000000d", "9" * 400 + "s"])
+def test_a_time_that_cannot_be_waited_for_is_a_sentence(duration: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^--for .*: (must be a number and|this system waits for [0-9]+d)"):
+        stop_event(duration)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows removes no directory that somebody is in")
+def test_a_directory_that_was_removed_since_is_a_sentence(tmp_path: Path) -> None:
+    """As a shell stays in it, and a command is typed there."""
+    command = f'mkdir gone; cd gone; rmdir ../gone; exec "{sys.executable}" -m site_client.cli status --work other'
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    told = "the present directory cannot be used (No such file or directory): check the path.\n"
+    assert (done.returncode, done.stderr) == (1, told)

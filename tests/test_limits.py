@@ -92,6 +92,20 @@ def test_the_bandwidth_is_kept(
     assert clock.now == pytest.approx(len(content) / rate)
 
 
+def test_a_wait_for_the_limit_ends_when_the_file_is_not_wanted_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeTime()
+    monkeypatch.setattr(meter_module, "time", clock)
+
+    def permit(_direction: Direction) -> None:
+        if clock.now > 2:
+            raise Stopped("put off")
+
+    meter = Meter(limits={"down": 6250.0}, permit=permit)
+    with pytest.raises(Stopped), meter.transfer("runs/r/model", "down", 10 << 20) as moved:
+        moved(1 << 18)  # 42 seconds
+    assert clock.now <= 2 + meter_module.PIECE_S
+
+
 def test_what_is_on_its_way_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeTime()
     monkeypatch.setattr(meter_module, "time", clock)

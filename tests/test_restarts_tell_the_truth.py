@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from aggregator.dashboard.state import page_state
 from aggregator.overview import Overview, overview, overview_text
-from aggregator.rounds import Score
+from aggregator.rounds import CloseRound, Score
 from shared.exchange.names import MANIFEST, MessageRef
 from shared.folder.lock import work_lock
+from tests.model_check.replay.stubs import Clock
 from tests.played import RUN
 from tests.staged import ENDS, SITES, Habit, HeldOut, Staged
 
@@ -342,6 +343,47 @@ def test_a_stop_while_the_aggregator_is_down_opens_no_round(tmp_path: Path, capl
     assert card is not None and run.store.round_no == 1 and card.chosen_round == 0
     assert "aggregate 1 was scored by no site, and so was not considered" in caplog.text
     assert "is open for" not in caplog.text
+
+
+@pytest.mark.parametrize("south", ["accepted", "silent"])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_an_aggregator_that_was_away_at_the_deadline_looks_before_it_closes_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool, south: Habit
+) -> None:
+    """Its machine stood still, or it was started again just before: what came meanwhile came in time."""
+    clock = Clock()
+    monkeypatch.setattr("aggregator.daemon.time", clock)
+    run = Staged(tmp_path, {"north": "accepted", "south": south}, rounds=1)
+    while run.store.score(1, "north") is None:
+        for step in WORK[:-1] if run.store.round_no else WORK:
+            act(run, step)
+    run.store.write_waited(1, run.store.configuration().round_deadline_hours * 3600 - 50)
+    run.restart()
+    assert run.decide() == []
+    if not is_restarted:
+        look(run)
+        clock.passes(30)
+        assert run.decide() == []
+    for _ in range(2):  # takes the round, and answers it or not
+        act(run, "south")
+    for seconds in (30, 30) if is_restarted else (7200,):
+        clock.passes(seconds)
+        assert run.decide() == []
+    look(run)
+    if south == "silent":
+        assert run.decide() == []
+        clock.passes(50)
+        assert run.decide() == [CloseRound(1)]
+    for _ in SITES:  # the score, and the end of the round
+        run.aggregator_acts()
+    verdicts = run.store.verdicts(1)
+    assert verdicts is not None and verdicts["south"].status == ("late" if south == "silent" else "accepted")
+
+
+def look(run: Staged) -> None:
+    """Look into both folders, after what a worker does first that was begun anew."""
+    for site in SITES * 2:
+        run.folder_sync_works(site)
 
 
 def test_what_else_is_due_when_a_stop_comes_is_left_for_the_next_start(

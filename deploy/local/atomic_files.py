@@ -18,7 +18,7 @@ from wsgidav import dav_error
 from wsgidav.dav_error import DAVError
 from wsgidav.fs_dav_provider import FileResource, FilesystemProvider, FolderResource
 
-from shared.folder.durable import sync_folder
+from shared.folder.durable import put_where_nothing_is, sync_folder
 
 PART = ".part-"  # files still arriving: never listed, never served
 _FULL = (ENOSPC, EDQUOT)
@@ -211,10 +211,9 @@ def _publish(source: Path, target: Path, *, exclusive: bool) -> None:
     """Give ``source`` the name ``target`` in one step; DAVError 412 if ``exclusive`` and the name is taken."""
     if exclusive:
         try:
-            os.link(source, target)  # unlike a rename, never replaces what another request just made
+            put_where_nothing_is(source, target)
         except FileExistsError:
             raise DAVError(dav_error.HTTP_PRECONDITION_FAILED) from None
-        source.unlink()
     elif target.exists() and source.samefile(target):  # renaming one name of a file to another would leave both
         source.unlink()
     else:

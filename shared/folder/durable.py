@@ -23,6 +23,7 @@ COPIED_BYTES = 1 << 26  # by one call of the kernel
 IN_USE_S = 5.0  # how long a file may be looked into by another process where nobody can replace it meanwhile
 _NO_ROOM = 1 << 16  # bytes: less than the record that is written next may need
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_UNKNOWN = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}  # what a disk says to a call that it does not have
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -35,13 +36,14 @@ def writing(path: Path, *, private: bool = False, durable: bool = True) -> Itera
         durable: on the disk when the block has ended. What only tells people how things stand need not be, and should
             not: the disk writes out everything else first that is on its way, models too.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(temporary_name(path.name))
     temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     descriptor = os.open(temporary, flags, 0o600 if private else 0o644)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            hand_over(descriptor, path.parent)
             yield file
             file.flush()
             if durable:
@@ -54,9 +56,50 @@ def writing(path: Path, *, private: bool = False, durable: bool = True) -> Itera
         sync_folder(path.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless they are there."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    if sys.platform != "win32":
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            hand_over(descriptor, path.parent)
+        finally:
+            os.close(descriptor)
+
+
+def hand_over(descriptor: int, folder: Path) -> None:
+    """Give what root has just made to the owner of the folder around it: a daemon there may be that user's."""
+    if sys.platform == "win32" or os.geteuid():
+        return
+    owner = folder.stat()
+    with suppress(PermissionError):  # on another machine's disk, where this root is nobody
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
 def put_in_place(complete: Path, path: Path) -> None:
     """Make a file on the same disk ``path``, in place of what is there."""
     _patiently(lambda: complete.replace(path))
+
+
+def put_where_nothing_is(complete: Path, path: Path) -> None:
+    """Make a file on the same disk ``path``, unless that is there.
+
+    Raises:
+        FileExistsError: it is; ``complete`` is as it was.
+    """
+    try:
+        os.link(complete, path)  # unlike a rename, never replaces what another process just made
+    except FileExistsError:
+        raise
+    except OSError:  # a disk without links, where a look has to do
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        put_in_place(complete, path)
+    else:
+        complete.unlink()
 
 
 def remove_file(path: Path) -> None:
@@ -137,7 +180,7 @@ def link_file(source: Path, target: Path, *, durable: bool = True) -> None:
         durable: the name is on the disk afterwards. It need not be where a durable file in the same folder follows,
             without which this one counts for nothing.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)
@@ -165,12 +208,15 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make renames inside ``path`` durable. Windows has no such call and needs none."""
+    """Make renames inside ``path`` durable. Windows has no such call and needs none, nor do some disks of a network."""
     if sys.platform == "win32":
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNKNOWN:
+            raise
     finally:
         os.close(descriptor)
 

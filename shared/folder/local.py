@@ -17,6 +17,7 @@ from shared.folder.durable import (
     copy_content,
     disk_trouble,
     hash_file,
+    put_where_nothing_is,
     sync_folder,
     temporary_name,
     write_file,
@@ -88,11 +89,9 @@ class LocalFolder(Folder):
             complete = target.with_name(temporary_name(f"{target.name}.new"))
             write_file(complete, content)
             try:
-                os.link(complete, target)  # unlike a rename, never replaces what another process just made
+                put_where_nothing_is(complete, target)
             except FileExistsError:
                 self._holds(target, path, content)
-            except OSError:  # a file system without links: the look above has to do
-                complete.replace(target)
             finally:
                 complete.unlink(missing_ok=True)
             sync_folder(target.parent)

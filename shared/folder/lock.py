@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.escaping import quoted
+from shared.folder.durable import hand_over
 
 if sys.platform != "win32":
     import fcntl
@@ -18,23 +20,22 @@ if sys.platform != "win32":
 LOCK = "daemon.lock"
 EITHER = "`dropfed-aggregator init` or `dropfed-site join`"
 LOOKS_S = 1.0  # who only looks whether a daemon is there holds the lock for less
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # what a disk without locks answers
 
 
 def is_at_work(work: Path) -> bool:
     """Return whether a daemon works in a directory, which this user may perhaps only read."""
-    try:
-        with FileLock(work / LOCK, timeout=0):
-            return False
-    except Timeout:
-        return True
-    except OSError:
-        if sys.platform == "win32":
-            raise
+    if sys.platform == "win32":
+        try:
+            with FileLock(work / LOCK, timeout=0):
+                return False
+        except Timeout:
+            return True
     return _is_locked(work / LOCK)
 
 
 def _is_locked(path: Path) -> bool:
-    """Return whether anybody holds the lock of a file that may not be written."""
+    """Return whether anybody holds the lock of a file, of which only its contents are needed; nothing is made."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -42,6 +43,9 @@ def _is_locked(path: Path) -> bool:
         return False
     except BlockingIOError:
         return True
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:  # without locks no daemon begins to work
+            raise
     return False
 
 
@@ -100,7 +104,36 @@ def work_lock(
     """
     require_work(work, made_by)
     try:
-        with FileLock(work / LOCK, timeout=LOOKS_S):
+        with locked(work / LOCK, LOOKS_S):
             yield
     except Timeout:
         raise ActionRequiredError(f"{work}: {taken}") from None
+
+
+@contextmanager
+def locked(path: Path, patience_s: float = -1) -> Iterator[None]:
+    """Hold the lock of a file, which is made, until the block ends.
+
+    Args:
+        patience_s: how long another may hold it; without end if negative.
+
+    Raises:
+        Timeout: another holds it.
+        ActionRequiredError: the disk locks no files.
+    """
+    lock = FileLock(path, timeout=patience_s, fallback_to_soft=False)
+    try:
+        held = lock.acquire()
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        remedy = "have it mounted with locks, or choose a directory on another disk"
+        raise ActionRequiredError(
+            f"{path.parent} lies on a disk that cannot lock files ({error.strerror}), so that two daemons could work "
+            f"there at once: {remedy}"
+        ) from None
+    with held:
+        if sys.platform != "win32":
+            with path.open("rb") as file:
+                hand_over(file.fileno(), path.parent)
+        yield

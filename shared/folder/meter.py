@@ -22,6 +22,7 @@ Direction = Literal["up", "down"]
 TRANSFER = "transfer.json"
 """Name of the file in a work directory that tells what is on its way."""
 TOLD_EVERY_S = 1.0
+PIECE_S = 1.0  # of a wait for a limit, until it is asked again whether what moves is still wanted
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,11 @@ class Meter:
                 self._permit(direction)
                 moved += count
                 allowed_at = began if limit is None else began + (moved - start) / limit
-            if (early := allowed_at - time.monotonic()) > 0:  # even a sleep of no time would yield the processor
-                time.sleep(early)  # not within the turn: others have waits of their own
+            while (early := allowed_at - time.monotonic()) > 0:  # even a sleep of no time would yield the processor
+                time.sleep(min(early, PIECE_S))  # not within the turn: others have waits of their own
+                alive()
+                with turn:
+                    self._permit(direction)
             with turn:
                 now = time.monotonic()
                 if self._told is not None and now - told_at >= TOLD_EVERY_S:

@@ -369,11 +369,11 @@ def test_an_answer_with_other_bytes_at_each_download_does_not_keep_a_stop_from_c
     run.folder_sync.attend(MessageRef("update", RUN, 1))
     store.request_stop()
     daemon = daemon_of(run, store)
-    assert not daemon._has_looked_since_stop()
+    assert not daemon._facts().stop_requested
     for _ in range(2):
         work_after_a_while(run)
     assert "nor held against anybody" in run.trouble.read_text()
-    assert daemon._has_looked_since_stop()
+    assert daemon._facts().stop_requested
     run.folder_sync.channel.inbox._folder = LocalFolder(run.drop)
     assert work_after_a_while(run)
     assert run.aggregator.ledger.message(MessageRef("update", RUN, 1)) is not None
@@ -390,12 +390,12 @@ def test_a_withdrawal_that_is_taken_away_before_it_is_read_does_not_keep_a_stop_
     content.unlink()
     daemon = daemon_of(run, store)
     store.request_stop()
-    assert not daemon._has_looked_since_stop()
+    assert not daemon._facts().stop_requested
     work_after_a_while(run)  # sees it, and cannot read it
     (run.drop / withdrawal.manifest).unlink()
     work_after_a_while(run)
     assert "is not any more" in run.trouble.read_text()
-    assert daemon._has_looked_since_stop()
+    assert daemon._facts().stop_requested
     content.write_bytes(reason)
     (run.drop / withdrawal.manifest).write_bytes(manifest)
     assert work_after_a_while(run)
@@ -421,11 +421,11 @@ def test_a_signed_withdrawal_that_does_not_hold_does_not_keep_a_stop_from_coming
         kept.write_bytes(content[:-2] + b" }")
     daemon = daemon_of(run, store)
     store.request_stop()
-    assert not daemon._has_looked_since_stop()
+    assert not daemon._facts().stop_requested
     for _ in range(3):
         work_after_a_while(run)
     assert run.trouble.exists() and run.aggregator.ledger.message(withdrawal) is None
-    assert daemon._has_looked_since_stop()
+    assert daemon._facts().stop_requested
     assert run.folder_sync.has_unread_withdrawal
     kept.write_bytes(content)
     for _ in range(3):

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from shared.exchange.encryption import EncryptionKey
-from shared.folder.durable import copy_content, link_file, read_private, temporary_name, write_file, writing
+from shared.folder.durable import (
+    copy_content,
+    link_file,
+    put_where_nothing_is,
+    read_private,
+    sync_folder,
+    temporary_name,
+    write_file,
+    writing,
+)
+from shared.folder.lock import work_lock
 
 
 @pytest.fixture
@@ -60,6 +70,51 @@ def test_a_payload_that_is_linked_leaves_the_disk_to_its_manifest(tmp_path: Path
     assert steps == []
     link_file(tmp_path / "model", tmp_path / "final")
     assert steps == ["folder"]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_name_that_is_taken_is_never_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    if not has_links:
+
+        def refuse(*_: object) -> None:
+            raise PermissionError("this disk has no links")
+
+        monkeypatch.setattr(os, "link", refuse)
+    target, first, second = (tmp_path / name for name in ("target", "first", "second"))
+    first.write_bytes(b"first")
+    put_where_nothing_is(first, target)
+    second.write_bytes(b"second")
+    with pytest.raises(FileExistsError):
+        put_where_nothing_is(second, target)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"target": b"first", "second": b"second"}
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no file system here is without fsync of folders")
+def test_a_disk_without_fsync_of_folders_does() -> None:
+    with pytest.raises(OSError, match="Invalid argument"):
+        os.fsync(os.open("/proc/self", os.O_RDONLY))
+    sync_folder(Path("/proc/self"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_root_makes_in_another_users_folder_is_that_users(tmp_path: Path) -> None:
+    """As an answer that root types to a daemon for which systemd made a user."""
+    work, mask = tmp_path / "work", os.umask(0o077)
+    try:
+        work.mkdir()
+        os.chown(work, 4711, 4712)
+        write_file(work / "decisions" / "retina" / "run-1", b"yes")
+        link_file(work / "decisions" / "retina" / "run-1", work / "kept" / "run-1")
+        with work_lock(work):
+            pass
+    finally:
+        os.umask(mask)
+    for path in (*(found := sorted(work.rglob("*"))), work):
+        assert (path.stat().st_uid, path.stat().st_gid) == (4711, 4712), path
+    assert [path.name for path in found] == ["daemon.lock", "decisions", "retina", "run-1", "kept", "run-1"]
+    assert tmp_path.stat().st_uid == 0
 
 
 @pytest.mark.parametrize("size", [0, 5, 3 << 20])

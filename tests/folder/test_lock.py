@@ -1,0 +1,44 @@
+"""The lock of a work directory on disks that lock no files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WITHOUT_LOCKS = """
+#include <errno.h>
+int flock(int file, int operation) { (void)file; (void)operation; errno = REASON; return -1; }
+"""
+BEGINS_TWICE = """
+import sys
+from pathlib import Path
+from shared.errors import ActionRequiredError
+from shared.folder.lock import is_at_work, work_lock
+work = Path(sys.argv[1])
+for _ in range(2):  # nor does what the first has left mean that another works there
+    try:
+        with work_lock(work):
+            print("begun")
+    except ActionRequiredError as error:
+        print(error)
+    print(is_at_work(work))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="needs a C compiler on Linux")
+@pytest.mark.parametrize(("reason", "told"), [("ENOLCK", "No locks available"), ("ENOSYS", "Function not implemented")])
+def test_no_daemon_begins_there_and_none_is_said_to_work(tmp_path: Path, reason: str, told: str) -> None:
+    """As some disks of networks and clusters answer."""
+    work, library = tmp_path / "work", tmp_path / "without_locks.so"
+    work.mkdir()
+    compiler = ["cc", "-shared", "-fPIC", f"-DREASON={reason}", "-x", "c", "-o", str(library), "-"]
+    subprocess.run(compiler, input=WITHOUT_LOCKS, text=True, check=True)
+    command = [sys.executable, "-c", BEGINS_TWICE, str(work)]
+    said = subprocess.check_output(command, env=os.environ | {"LD_PRELOAD": str(library)}, text=True).splitlines()
+    assert said[0].startswith(f"{work} lies on a disk that cannot lock files ({told}), so that two daemons could work")
+    assert said == [said[0], "False"] * 2
