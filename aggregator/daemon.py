@@ -50,7 +50,8 @@ logger = logging.getLogger(__name__)
 
 LONGEST_WAIT_S = 1.0  # until the PI's wishes and the clock are looked at again
 WAITING_SAVED_EVERY_S = 10.0
-LONGEST_STRETCH_S = 60.0  # between two looks at the clock, unless this process was frozen or had much to do
+LONGEST_STRETCH_S = 60.0  # between two looks at the clock, unless this process was frozen
+LONGEST_RETURN_S = 300.0  # until the folders are looked into again, once it is back
 DISK_TROUBLE_PAUSE_S = 10.0
 
 
@@ -148,6 +149,8 @@ class Daemon:
             self._see_who_waits()
             actions = [*rounds.decide(self._facts()), *self._early_offers()]
             has_acted = [self._act_or_put_off(action) for action in actions if not self._stop.is_set()]
+            if any(has_acted):
+                self._waiting.see()
             for site in self._all_sites.values():
                 if site.channel is not None:
                     site.attend(awaited(site.channel.ledger, self._run.run, self._store.round_no))
@@ -277,7 +280,7 @@ class Daemon:
             in_turn=self._in_turn,
             waited_s=self._waiting.seconds(store.round_no, passes=self._time_passes()),
             has_looked=self._has_looked,
-            has_looked_since_stop=store.stop_requested and self._has_looked_at_all(self._looks_at_stop),
+            has_looked_since_stop=store.stop_requested and self._has_looked_since_stop(),
             gains_nothing=no_gain(store, self._ledgers, self._score_name),
         )
 
@@ -300,23 +303,28 @@ class Daemon:
         return has_come and not self._sites[site].has_unread_withdrawal
 
     def _time_passes(self) -> bool:
-        """Return whether the deadline comes nearer: not while the run is paused, and not while this process was away,
-        nor until it has looked since (protocol 6.4).
-        """
-        was_away = self._waiting.was_away
-        if was_away:
-            self._looks_for_time.begin()
-        has_looked = self._has_looked_at_all(self._looks_for_time)
-        return has_looked and not (was_away or self._store.paused or self._store.stop_requested)
+        """Return whether the deadline comes nearer: not while the run is paused, and not while this process was away.
 
-    def _has_looked_at_all(self, looks: _Looks) -> bool:
-        """Return whether each folder that can be reached was looked into.
+        When it is back it looks into each folder first (protocol 6.4). One that it cannot look into, or that takes long
+        to move what is there, holds up the others no longer than a connection needs to come back.
+        """
+        looks = self._looks_for_time
+        if was_away := self._waiting.was_away:
+            looks.begin()
+        lacks_looks = bool(self._not_looked_into(looks)) and looks.asked_for_s() < LONGEST_RETURN_S
+        return not (was_away or lacks_looks or self._store.paused or self._store.stop_requested)
+
+    def _has_looked_since_stop(self) -> bool:
+        """Return whether each folder that can be reached was looked into since the PI asked to stop.
 
         An answer that lies there already counts: nobody is told that it never came. What does not hold there may never
-        do, and nothing waits for it.
+        do, and no stop waits for it.
         """
-        looked = [looks.has_come_whole_or_not(site) or site.is_in_trouble for site in self._sites.values()]
-        return all(looked)
+        return all(site.is_in_trouble for site in self._not_looked_into(self._looks_at_stop))
+
+    def _not_looked_into(self, looks: _Looks) -> list[FolderSync]:
+        """Return the sites into whose folders the look that is asked for has not come, whatever it would find."""
+        return [site for site in self._sites.values() if not looks.has_come_whole_or_not(site)]
 
     def _exchange(self, site: FolderSync) -> Mirror | None:
         return None if site.channel is None or self._leaves_out(site) else site.channel.ledger
@@ -643,11 +651,16 @@ class _Looks:
     """Looks into folders that something waits for. They are not written down: a restart asks for them anew."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, int] = {}
+        self.begin()
 
     def begin(self) -> None:
         """Have only looks count that are asked for from now on."""
-        self._asked.clear()
+        self._asked: dict[str, int] = {}
+        self._began_at = time.monotonic()
+
+    def asked_for_s(self) -> float:
+        """Return how many seconds ago that was."""
+        return time.monotonic() - self._began_at
 
     def has_come(self, site: FolderSync) -> bool:
         """Return whether the look into a site's folder has come that is asked for when this is called first."""
@@ -672,16 +685,22 @@ class _Waiting:
         self._seconds = 0.0
         self._at = 0.0
         self._saved_at = 0.0
+        self._seen = _clocks()
 
     @property
     def was_away(self) -> bool:
-        """Whether nobody looked at the clock for long, as when the machine stood still."""
-        return time.monotonic() - self._at > LONGEST_STRETCH_S
+        """Whether nobody looked at the clock for long, as when the machine stood still or slept."""
+        return any(now - seen > LONGEST_STRETCH_S for now, seen in zip(_clocks(), self._seen, strict=True))
+
+    def see(self) -> None:
+        """Look at the clock: whatever took so long was this process' own work."""
+        self._seen = _clocks()
 
     def seconds(self, round_no: int, *, passes: bool) -> float:
         """Return the seconds waited so far in this stage; those since the last look at the clock count if time
         ``passes``.
         """
+        self.see()
         now = time.monotonic()
         if round_no != self._round_no:
             self._begin(round_no, self._store.waited_s(round_no))
@@ -706,3 +725,10 @@ class _Waiting:
     def _begin(self, round_no: int, seconds: float) -> None:
         self._round_no, self._seconds = round_no, seconds
         self._at = self._saved_at = time.monotonic()
+
+
+def _clocks() -> tuple[float, float]:
+    """Return the time by the clock that nobody sets, which stands still while a machine sleeps, and by the one that
+    goes on.
+    """
+    return time.monotonic(), time.time()

@@ -361,10 +361,10 @@ class RunStore(RunFiles):
     @property
     def place_in_queue(self) -> int:
         """Its place in the order of those that were queued, from 1; 0 if it is not."""
-        try:
-            return int((self.home / "queued").read_bytes() or 0)  # of an older version nothing stands in it
-        except FileNotFoundError:  # another command took it back just now
-            return 0
+        with suppress(FileNotFoundError):  # another command took it back just now
+            said = (self.home / "queued").read_text("ascii", errors="replace")
+            return int(said) if re.fullmatch("[0-9]{1,9}", said) else 0  # of an older version it is empty
+        return 0
 
     def pause(self) -> None:
         """Have the daemon ask nobody new until ``resume``."""

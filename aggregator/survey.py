@@ -17,7 +17,7 @@ from shared.errors import (
     ConfigurationError,
     DropfedError,
 )
-from shared.exchange.handovers import shown
+from shared.exchange.handovers import publish, shown
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MAX_RECORD_BYTES, sheet_path, survey_path
 from shared.exchange.reading import check_record
@@ -166,6 +166,7 @@ def _answer(folder: Folder, ledger: Mirror, survey: Survey, digest: str) -> Sign
 
 
 def _publish(folder: Folder, ledger: Mirror, number: int) -> None:
+    publish(ledger.own, folder, ledger.root)  # before what a later key has signed (protocol 4.4)
     path = survey_path(number)
     try:
         folder.create(path, (ledger.root / path).read_bytes())

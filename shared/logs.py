@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import Literal
 
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
+from shared.folder.ownership import give_file, make_folder
 from shared.moments import moment_text
 
 MAX_BYTES = 5_000_000  # of one log file; five old ones are kept
@@ -52,6 +54,11 @@ class _JsonLine(logging.Formatter):
 class _LogFile(RotatingFileHandler):
     """A log file; on a full disk it lacks lines, and standard error has them all the same."""
 
+    def _open(self) -> TextIOWrapper:
+        file = super()._open()
+        give_file(Path(self.baseFilename))
+        return file
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
         """Stay silent: a traceback about each line would bury the lines."""
 
@@ -63,7 +70,7 @@ def log_to(path: Path, form: LogForm = "text") -> None:
         ActionRequiredError: nothing can be written there.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         file = _LogFile(path, maxBytes=MAX_BYTES, backupCount=5, encoding="utf-8")
     except OSError as error:
         raise disk_trouble(error, path) from error

@@ -27,6 +27,7 @@ from shared.folder.local import LocalFolder
 from shared.folder.lock import is_at_work, require_private, require_work
 from shared.folder.login import Password
 from shared.folder.meter import TRANSFER, Direction, Meter
+from shared.folder.ownership import make_folder
 from shared.folder.webdav import WebDavFolder
 from shared.learning.methods import method_names
 from shared.learning.tasks import TASK_NAMES
@@ -348,7 +349,7 @@ def open_exchange(work: Path, exchange: str) -> LocalFolder:
     """
     root = work / exchange
     try:
-        root.mkdir(mode=0o700, exist_ok=True)
+        make_folder(root, 0o700)
     except OSError as error:
         raise disk_trouble(error, root) from error
     require_private(root)

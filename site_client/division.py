@@ -26,6 +26,7 @@ from shared.folder.durable import read_private, write_file
 from shared.learning.data.division import Block
 from shared.learning.data.sets import SetName
 from shared.learning.privacy import Spent
+from site_client.store import is_restored
 
 DIVISION, BUDGET = "division.json", "budget.json"
 
@@ -123,6 +124,8 @@ class Kept:
 def kept(work: Path, agreed: Collection[str]) -> Kept:
     """Return the division and the budget of this site; new ones, not written yet, of one that has agreed to no run.
 
+    A division by which images were dealt for a survey is missed where a disk was lost.
+
     Args:
         agreed: the runs that this site has agreed to, by its own messages.
 
@@ -131,13 +134,14 @@ def kept(work: Path, agreed: Collection[str]) -> Kept:
     """
     division, budget = _read(work / DIVISION, Division), _read(work / BUDGET, Budget)
     unknown = sorted(set(agreed).difference(budget.runs if budget else ()))
-    if not (unknown or (budget is not None and budget.runs)):
+    has_agreed, is_lost = bool(unknown or (budget is not None and budget.runs)), division is None and is_restored(work)
+    if not (has_agreed or is_lost):
         division = division_here(work)
         return Kept(division, Budget(division=division.mark))
     if division is None or budget is None or unknown or not _belong_together(division, budget):
-        since = f"run {unknown[0]}" if unknown else "its last run"
+        since = "lost its disk" if is_lost else f"agreed to {f'run {unknown[0]}' if unknown else 'its last run'}"
         raise ActionRequiredError(
-            f"{work / DIVISION} and {BUDGET} are not as they were when this site agreed to {since}: put the newest of "
+            f"{work / DIVISION} and {BUDGET} are not as they were when this site {since}: put the newest of "
             f"both back from the backup; if there is none, `dropfed-site accept-division --work {quoted(work)}` says "
             "what it would mean to divide the images anew"
         )

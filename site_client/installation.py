@@ -62,7 +62,11 @@ def drafted_unit(
     if not password.exists():
         problems.append(f"{password}: is missing: put the folder's password there, readable by you alone")
     images = [work / folder for folder in (*configuration.data.values(), *configuration.out_of_distribution.values())]
-    needed = [work, *images, Path(sys.executable), Path(sys.prefix), Path(sys.base_prefix), Path(__file__)]
+    programs = [Path(program.directory) for program in configuration.policy.external_trainers]
+    exchange = [work / configuration.exchange] if configuration.exchange is not None else []
+    authority = [work / configuration.ca_file] if configuration.ca_file is not None else []
+    ours = [Path(sys.executable), Path(sys.prefix), Path(sys.base_prefix), Path(__file__)]
+    needed = [work, *images, *exchange, *authority, *programs, *ours]
     hidden = [path for path in needed if any(path.is_relative_to(folder) for folder in _TEMPORARY)]
     remedy = "no service sees what lies in /tmp or /var/tmp; move it elsewhere"
     problems += [f"{path}: {remedy}" for path in dict.fromkeys(hidden)]
@@ -73,10 +77,10 @@ def drafted_unit(
         unit=unit_name(configuration),
         site=configuration.site,
         federation=configuration.federation,
-        mounts=" ".join(_quoted(path) for path in (work, *images)),
+        mounts=" ".join(_quoted(path) for path in (work, *images, *exchange)),
         command=" ".join(_quoted(part).replace("$", "$$") for part in command),
         work=_escaped(work),
-        work_quoted=_quoted(work),
+        writable=" ".join(_quoted(path) for path in (work, *exchange)),
         password=_escaped(password),
         identity=identity,
         home="read-only" if needs_home else "yes",

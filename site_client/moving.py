@@ -45,6 +45,7 @@ from shared.folder.forbearing import ForbearingFolder
 from shared.folder.listed import HAS_TAG, ListedFolder
 from shared.folder.local import LocalFolder
 from shared.folder.lock import make_work, work_lock
+from shared.folder.ownership import make_folder
 from shared.folder.retrying import RetryingFolder
 from shared.folder.stopping import cut_after
 from shared.polling import Polling
@@ -353,7 +354,7 @@ class Mover:
         for name, entry in sorted(message.manifest.files.items()):
             path = f"{message.ref.path}/{name}"
             target = self._here.locate(path)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             try:
                 sha256 = self._server.download(path, target, size=entry.size)
             except NotFoundError:

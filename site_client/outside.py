@@ -36,6 +36,7 @@ from shared.exchange.records.values import Record
 from shared.exchange.tables import SPLITS, Split
 from shared.exchange.weights import rewrite_tensors
 from shared.folder.durable import link_file, write_file
+from shared.folder.ownership import make_folder
 from shared.learning.apart import IsTime, attended, last_words
 from shared.learning.data.units import Listed
 from shared.learning.metrics import Score
@@ -101,7 +102,7 @@ def trained_outside(
         table = ScoreTable(configuration, trainer.policy, dataset, own=trainer.run.scores)
     else:
         table = trainer.measured(dataset, configuration, files)
-    (work / store.SCRATCH).mkdir(exist_ok=True)
+    make_folder(work / store.SCRATCH)
     with tempfile.TemporaryDirectory(
         prefix="program-", dir=work / store.SCRATCH, ignore_cleanup_errors=True
     ) as scratch:

@@ -67,7 +67,7 @@ class SurveyWork:
         self._stop = stop
         self._looked_at = float("-inf")
         self._is_in_trouble = False
-        self._taken_places: set[int] = set()  # of answers, where something else lies
+        self._looked_at_answers: set[int] = set()  # since this start: each is in the folder, or something else is
         self._told: set[str] = set()  # what was wrong, once each
 
     def work(self) -> bool:
@@ -103,7 +103,8 @@ class SurveyWork:
         if surveys.answer(self._ledger, number) is None and not self._answer(number):
             return has_noticed
         self.waits_for_people = False
-        return self._publish(number) or has_noticed
+        answered = [each for each in range(1, number + 1) if (self._ledger.root / sheet_path(each)).exists()]
+        return sum(self._publish(each) for each in answered) > 0 or has_noticed
 
     def _is_time(self) -> bool:
         """Return whether to look for a survey now."""
@@ -192,17 +193,18 @@ class SurveyWork:
         self.waits_for_people = True
 
     def _publish(self, number: int) -> bool:
-        if number in self._taken_places or surveys.is_published(self._work, number):
+        if number in self._looked_at_answers:
             return False
-        path = sheet_path(number)
+        is_new, path = not surveys.is_published(self._work, number), sheet_path(number)
         try:
             self._folder.create(path, (self._ledger.root / path).read_bytes())
         except AlreadyExistsError as error:
             self._tell(f"{error}: it is not what this site signed; tell the aggregator's people")
-            self._taken_places.add(number)
-            return False
-        surveys.note_published(self._work, number)
-        return True
+            is_new = False
+        else:
+            surveys.note_published(self._work, number)
+        self._looked_at_answers.add(number)
+        return is_new
 
     def _go_on_or_stop(self) -> None:
         service.alive()

@@ -29,6 +29,7 @@ from shared.learning.data.division import Block
 from site_client.configuration import Policy, configuration_in_force, require_here
 from site_client.division import division_here
 from site_client.rotation import read_ledger
+from site_client.store import is_restored
 
 Judgement = Literal["yes", "no", "ask"]
 
@@ -123,12 +124,13 @@ def earlier_sheets(ledger: Mirror, number: int, blocks: Iterable[Block]) -> dict
 
 
 def is_first(work: Path, ledger: Mirror, number: int) -> bool:
-    """Return whether no sheet about any of the images that a survey asks about has left before.
+    """Return whether no sheet about any of the images that a survey asks about has left before. Of a site that lost its
+    disk only a person can know: what the folder holds others can remove.
 
     Raises:
         ActionRequiredError: the division is damaged.
     """
-    return not earlier_sheets(ledger, number, division_here(work).blocks)
+    return not (is_restored(work) or earlier_sheets(ledger, number, division_here(work).blocks))
 
 
 def asks_a_person(work: Path, policy: Policy, ledger: Mirror) -> str | None:
@@ -174,6 +176,11 @@ def describe(work: Path, name: str) -> str:
         lines.append(
             f"{', '.join(before)} told of some of the same images: whoever sets them side by side learns what has "
             "changed between them; no count tells of a change by fewer images than the minimum"
+        )
+    if is_restored(work):
+        lines.append(
+            "this site lost its disk: a sheet that left before may have been removed from the folder, and is then not "
+            "named here"
         )
     if answered is None:
         lines.append(f"decide by {ways_to_decide(work, name)}")

@@ -30,6 +30,7 @@ from pydantic import ValidationError
 
 from shared.errors import ConfigurationError, TransientError
 from shared.folder.durable import write_file
+from shared.folder.ownership import make_folder
 from shared.learning.apart import IsTime, Obstacle, environment_of, rest_or_go_on
 from site_client import store
 from site_client.configuration import FILE, SiteConfiguration
@@ -63,8 +64,7 @@ def work_together(asked: Train, is_time: IsTime) -> Worked:
     """
     folder = job_folder(asked.work)
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    folder.chmod(0o700)
+    make_folder(folder, 0o700)
     job = Job(attempt=secrets.token_hex(8), **dict(asked))
     write_file(folder / JOB, job.model_dump_json().encode())
     try:

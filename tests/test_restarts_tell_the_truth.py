@@ -17,6 +17,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from aggregator.daemon import LONGEST_RETURN_S
 from aggregator.dashboard.state import page_state
 from aggregator.overview import Overview, overview, overview_text
 from aggregator.rounds import CloseRound, Score
@@ -345,15 +346,15 @@ def test_a_stop_while_the_aggregator_is_down_opens_no_round(tmp_path: Path, capl
     assert "is open for" not in caplog.text
 
 
-@pytest.mark.parametrize("south", ["accepted", "silent"])
+@pytest.mark.parametrize("south", ["accepted", "silent", "out of reach"])
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_an_aggregator_that_was_away_at_the_deadline_looks_before_it_closes_the_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool, south: Habit
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool, south: str
 ) -> None:
     """Its machine stood still, or it was started again just before: what came meanwhile came in time."""
     clock = Clock()
     monkeypatch.setattr("aggregator.daemon.time", clock)
-    run = Staged(tmp_path, {"north": "accepted", "south": south}, rounds=1)
+    run = Staged(tmp_path, {"north": "accepted", "south": "silent" if south == "silent" else "accepted"}, rounds=1)
     while run.store.score(1, "north") is None:
         for step in WORK[:-1] if run.store.round_no else WORK:
             act(run, step)
@@ -369,7 +370,14 @@ def test_an_aggregator_that_was_away_at_the_deadline_looks_before_it_closes_the_
     for seconds in (30, 30) if is_restarted else (7200,):
         clock.passes(seconds)
         assert run.decide() == []
-    look(run)
+    began = clock.monotonic()
+    if south == "out of reach":
+        while run.decide() == []:
+            clock.passes(30)
+            run.folder_sync_works("north")
+        assert abs(clock.monotonic() - began - LONGEST_RETURN_S) < 120
+    else:
+        look(run)
     if south == "silent":
         assert run.decide() == []
         clock.passes(50)
@@ -377,7 +385,7 @@ def test_an_aggregator_that_was_away_at_the_deadline_looks_before_it_closes_the_
     for _ in SITES:  # the score, and the end of the round
         run.aggregator_acts()
     verdicts = run.store.verdicts(1)
-    assert verdicts is not None and verdicts["south"].status == ("late" if south == "silent" else "accepted")
+    assert verdicts is not None and verdicts["south"].status == ("accepted" if south == "accepted" else "late")
 
 
 def look(run: Staged) -> None:

@@ -279,6 +279,21 @@ def test_homes_are_hidden_where_nothing_needed_lies_there(work: Path, monkeypatc
     assert settings_of(unit_text(work, configuration(data=images)))["ProtectHome"] == ["read-only"]
 
 
+def test_a_service_sees_all_that_the_settings_name(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "_HOMES", (Path("/home"),))
+    program = {"name": "ours", "directory": "/home/eye/program", "command": ["./train"]}
+    named: dict[str, dict[str, object]] = {
+        "authority": {"ca_file": "/home/eye/ca.pem"},
+        "program": {"policy": {"external_trainers": [program]}},
+        "exchange": {"exchange": "/home/eye/exchange"},
+    }
+    assert settings_of(unit_text(work, configuration()))["ProtectHome"] == ["yes"]
+    for settings in named.values():
+        assert settings_of(unit_text(work, configuration(**settings)))["ProtectHome"] == ["read-only"]
+    writable = settings_of(unit_text(work, configuration(**named["exchange"])))["ReadWritePaths"]
+    assert writable == [f'"{work}" "/home/eye/exchange"']
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_root_runs_no_daemon(work: Path) -> None:
     os.chown(work, 0, 0)

@@ -32,12 +32,13 @@ def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[st
         name: Reading(folder, aggregator_key, archive.run_keys.get(name, archive.secret_key))
         for name, folder in archive.folders.items()
     }
-    whose: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, reading in readings.items():
-        if (federation := reading.federation) is not None:
-            whose[federation.federation, reading.aggregator.newest_key].append(name)
+    whose = _by_federation(readings)
     if len(whose) > 1:
-        told = "; ".join(f"{', '.join(found)} of {name} under key {key}" for (name, key), found in whose.items())
+        told = "; ".join(
+            f"{', '.join(found)} of {readings[found[0]].opened.federation} under key "
+            f"{readings[found[0]].aggregator.newest_key}"
+            for found in whose
+        )
         remedy = "name those of one, or the key that you know of as the aggregator's with --key"
         raise ConfigurationError([f"these folders are of several federations ({told}); {remedy}"])
     of_site: dict[str, str] = {}
@@ -47,6 +48,22 @@ def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[st
             if other != name:
                 raise ConfigurationError([f"{name}: is a second folder of {federation.site}, as {other} is; name one"])
     return readings
+
+
+def _by_federation(readings: Mapping[str, Reading]) -> list[list[str]]:
+    """Return the folders that say whose they are, those of one federation together: its aggregator may have changed its
+    key since some of them were last written to, and before others were begun.
+    """
+    found: list[tuple[str, set[str], list[str]]] = []
+    for name, reading in readings.items():
+        if reading.federation is None:
+            continue
+        federation, keys, folders = reading.federation.federation, set(reading.aggregator.keys), [name]
+        for others in [each for each in found if each[0] == federation and each[1] & keys]:
+            found.remove(others)
+            keys, folders = keys | others[1], [*others[2], *folders]
+        found.append((federation, keys, folders))
+    return [folders for _, _, folders in found]
 
 
 def by_site(folders: Mapping[str, Reading]) -> dict[str, Reading]:

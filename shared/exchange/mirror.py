@@ -38,6 +38,7 @@ from shared.exchange.records.values import AnyPayload
 from shared.exchange.signing import digest_of
 from shared.exchange.trust import Message, Peer, check_encrypted, check_file, open_record, open_yaml
 from shared.folder.durable import put_in_place, sync_file, write_file
+from shared.folder.ownership import make_folder
 
 logger = logging.getLogger(__name__)
 
@@ -293,7 +294,7 @@ class Mirror(Ledger):
             raise ValueError(f"{ref.path} was accepted")
         self.flush()
         home = self._quarantine / ref.path
-        home.mkdir(parents=True, exist_ok=True)
+        make_folder(home)
         for fetched in (self.root / ref.path, self.ciphertexts.folder(ref)):
             for path in fetched.iterdir() if fetched.is_dir() else ():
                 put_in_place(path, home / path.name)

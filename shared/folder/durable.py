@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from shared.errors import ActionRequiredError, TransientError
 from shared.escaping import quoted
+from shared.folder.ownership import create_file, make_folder
 
 ARRIVING = ".arriving"  # ends the name of a file of which a part is here (``partial.py``)
 BLOCK = 1 << 18  # bytes read or sent at a time; each transfer holds a few of them
@@ -40,10 +41,9 @@ def writing(path: Path, *, private: bool = False, durable: bool = True) -> Itera
     temporary = path.with_name(temporary_name(path.name))
     temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(temporary, flags, 0o600 if private else 0o644)
+    descriptor = create_file(temporary, flags, 0o600 if private else 0o644)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            hand_over(descriptor, path.parent)
             yield file
             file.flush()
             if durable:
@@ -54,29 +54,6 @@ def writing(path: Path, *, private: bool = False, durable: bool = True) -> Itera
         raise
     if durable:
         sync_folder(path.parent)
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, unless they are there."""
-    if path.is_dir():
-        return
-    make_folder(path.parent)
-    path.mkdir(exist_ok=True)
-    if sys.platform != "win32":
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            hand_over(descriptor, path.parent)
-        finally:
-            os.close(descriptor)
-
-
-def hand_over(descriptor: int, folder: Path) -> None:
-    """Give what root has just made to the owner of the folder around it: a daemon there may be that user's."""
-    if sys.platform == "win32" or os.geteuid():
-        return
-    owner = folder.stat()
-    with suppress(PermissionError):  # on another machine's disk, where this root is nobody
-        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def put_in_place(complete: Path, path: Path) -> None:

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.escaping import quoted
-from shared.folder.durable import hand_over
+from shared.folder.ownership import give_file, make_folder
 
 if sys.platform != "win32":
     import fcntl
@@ -20,7 +20,7 @@ if sys.platform != "win32":
 LOCK = "daemon.lock"
 EITHER = "`dropfed-aggregator init` or `dropfed-site join`"
 LOOKS_S = 1.0  # who only looks whether a daemon is there holds the lock for less
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # what a disk without locks answers
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}  # what a disk without locks answers
 
 
 def is_at_work(work: Path) -> bool:
@@ -35,18 +35,20 @@ def is_at_work(work: Path) -> bool:
 
 
 def _is_locked(path: Path) -> bool:
-    """Return whether anybody holds the lock of a file, of which only its contents are needed; nothing is made."""
+    """Return whether anybody holds the lock of a file, which need only be readable; nothing is made."""
     try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        file = path.open("rb")
     except FileNotFoundError:
         return False
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:  # without locks no daemon begins to work
-            raise
-    return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # the latter is the answer of a Windows share
+            return True
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:  # without locks no daemon begins to work
+                raise
+        return False
 
 
 def require_work(work: Path, made_by: str = EITHER) -> None:
@@ -69,8 +71,7 @@ def make_work(work: Path) -> None:
     Raises:
         ActionRequiredError: it is, and others may enter it.
     """
-    work.parent.mkdir(parents=True, exist_ok=True)
-    work.mkdir(mode=0o700, exist_ok=True)
+    make_folder(work, 0o700)
     require_private(work)
 
 
@@ -133,7 +134,5 @@ def locked(path: Path, patience_s: float = -1) -> Iterator[None]:
             f"there at once: {remedy}"
         ) from None
     with held:
-        if sys.platform != "win32":
-            with path.open("rb") as file:
-                hand_over(file.fileno(), path.parent)
+        give_file(path)
         yield

@@ -7,6 +7,7 @@ part is only ever continued under its own tag. That the whole is right, the read
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shared.folder.durable import ARRIVING, BLOCK, put_in_place
+from shared.folder.ownership import create_file, make_folder
+
+_APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
 
 
 class Partial:
@@ -43,9 +47,9 @@ class Partial:
     @contextmanager
     def growing(self, etag: str | None) -> Iterator[BinaryIO]:
         """Open the part for appending. What was written stays when the block ends with an error."""
-        self._target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._target.parent)
         self._path = self._named(etag)
-        with self._path.open("ab") as file:
+        with os.fdopen(create_file(self._path, _APPENDING, 0o666), "ab") as file:
             try:
                 yield file
             finally:
@@ -63,8 +67,8 @@ class Partial:
         """Make the part, which is whole now, the target."""
         if self._path is None:
             self._path = self._named(None)  # an empty file never had a part
-            self._target.parent.mkdir(parents=True, exist_ok=True)
-            self._path.touch()
+            make_folder(self._target.parent)
+            os.close(create_file(self._path, _APPENDING, 0o666))
         put_in_place(self._path, self._target)
         self._path, self.size = None, 0
 

@@ -8,20 +8,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
 from aggregator.configuration import read_configuration as aggregator_configuration
+from aggregator.rotation import rotate
 from aggregator.setup import initialise
 from aggregator.survey import Asked, ask, collect
 from aggregator.survey_report import report_text
+from shared.audit.cli import main as audit
 from shared.audit.verify import verify
+from shared.errors import ActionRequiredError
+from shared.exchange.handovers import name_key
 from shared.exchange.records.surveys import SignedSheet
 from shared.exchange.signing import SigningKey, open_signed
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from site_client import surveys
+from site_client.commitment import divide_anew
 from site_client.configuration import Policy, open_folder, read_configuration
 from site_client.daemon import Daemon
+from site_client.division import kept
 from site_client.rotation import read_ledger
 from site_client.setup import join, read_invite
 from tests.federation.in_turns import as_before
@@ -196,6 +203,76 @@ def test_a_site_that_lost_its_disk_takes_its_answer_back(federation: Surveyed) -
     federation.step("north")
     assert federation.sheet("north").read_bytes() == sent
     assert surveys.answer(read_ledger(federation.site("north")), 1) is not None
+
+
+def lose_disk(federation: Surveyed, backup: Sequence[str]) -> None:
+    """Begin north's work directory anew with some of its files."""
+    work, lost = federation.site("north"), federation.root / "lost"
+    work.rename(lost)
+    work.mkdir(mode=0o700)
+    for name in backup:
+        (lost / name).rename(work / name)
+
+
+def test_after_a_lost_disk_a_person_decides_about_a_sheet_that_was_removed_from_the_folder(
+    federation: Surveyed,
+) -> None:
+    """Two sheets about images of which one was lost meanwhile would tell of that one."""
+    federation.begin()
+    federation.add("north", range(24, 60))
+    federation.step()
+    federation.ask()
+    federation.step()
+    lose_disk(federation, ["site.yaml", "signing.key", "encryption.key", "password", "division.json", "budget.json"])
+    federation.sheet("north").unlink()
+    next((federation.root / "data" / "north" / "ill").iterdir()).unlink()
+    for _ in range(2):
+        federation.step("north")
+    assert not federation.sheet("north").exists()
+    work = federation.site("north")
+    assert surveys.asks_a_person(work, read_configuration(work).policy, read_ledger(work)) == "surveys/0001"
+    assert "a sheet that left before may have been removed from the folder" in surveys.describe(work, "surveys/0001")
+
+
+def test_after_a_lost_disk_images_are_not_divided_anew_unasked(federation: Surveyed) -> None:
+    """Blocks that were dealt for a sheet count as those of a run do."""
+    federation.begin()
+    federation.step()
+    federation.ask()
+    federation.step()
+    lose_disk(federation, ["site.yaml", "signing.key", "encryption.key", "password"])
+    federation.step("north")
+    work = federation.site("north")
+    with pytest.raises(ActionRequiredError, match="as they were when this site lost its disk: put the newest of both"):
+        kept(work, [])
+    divide_anew(work, read_ledger(work), read_configuration(work))
+    assert not kept(work, []).division.blocks
+
+
+def test_an_answer_that_the_folder_lost_is_sent_again_at_the_next_start(federation: Surveyed) -> None:
+    federation.begin()
+    federation.step()
+    federation.ask()
+    federation.step()
+    sent = federation.sheet("north").read_bytes()
+    federation.sheet("north").unlink()
+    federation.step("north")
+    assert federation.sheet("north").read_bytes() == sent
+
+
+def test_a_survey_after_the_aggregators_key_was_changed_holds_with_every_folder_together(federation: Surveyed) -> None:
+    federation.begin()
+    federation.step()
+    federation.ask()
+    federation.step()
+    key = rotate(federation.aggregator).key
+    shutil.copytree(federation.folder("south"), federation.root / "before" / "south")
+    federation.ask()
+    name_key(federation.site("north"), key)
+    federation.step("north")
+    folders = [federation.folder("north"), federation.root / "before" / "south"]  # which shows no other key yet
+    result = CliRunner().invoke(audit, ["verify", *map(str, folders)])
+    assert result.exit_code == 0, result.output
 
 
 def test_what_is_planted_where_surveys_lie_holds_up_nothing(federation: Surveyed) -> None:

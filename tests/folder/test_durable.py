@@ -10,6 +10,7 @@ import pytest
 
 from shared.exchange.encryption import EncryptionKey
 from shared.folder.durable import (
+    ARRIVING,
     copy_content,
     link_file,
     put_where_nothing_is,
@@ -19,7 +20,10 @@ from shared.folder.durable import (
     write_file,
     writing,
 )
-from shared.folder.lock import work_lock
+from shared.folder.lock import LOCK, make_work, work_lock
+from shared.folder.ownership import give_file
+from shared.folder.partial import Partial
+from shared.logs import _LogFile
 
 
 @pytest.fixture
@@ -109,12 +113,35 @@ def test_what_root_makes_in_another_users_folder_is_that_users(tmp_path: Path) -
         link_file(work / "decisions" / "retina" / "run-1", work / "kept" / "run-1")
         with work_lock(work):
             pass
+        make_work(work / "move")
+        part = Partial(work / "mirror" / "model")
+        with part.growing(None) as file:
+            file.write(b"x")
+        log = _LogFile(work / "log.txt")
+        log.close()
     finally:
         os.umask(mask)
     for path in (*(found := sorted(work.rglob("*"))), work):
         assert (path.stat().st_uid, path.stat().st_gid) == (4711, 4712), path
-    assert [path.name for path in found] == ["daemon.lock", "decisions", "retina", "run-1", "kept", "run-1"]
+    names = ["daemon.lock", "decisions", "retina", "run-1", "kept", "run-1", "log.txt", "mirror", "move"]
+    assert [path.name for path in found if not path.name.endswith(ARRIVING)] == names
     assert tmp_path.stat().st_uid == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_root_gives_away_no_file_that_another_user_has_put_there(tmp_path: Path) -> None:
+    (secret := tmp_path / "secret").write_bytes(b"of root's")
+    (work := tmp_path / "work").mkdir()
+    os.chown(work, 4711, 4712)
+    os.link(secret, work / LOCK)
+    with work_lock(work):
+        pass
+    assert secret.stat().st_uid == 0
+    (work / LOCK).unlink()
+    (work / LOCK).symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic link"):
+        give_file(work / LOCK)
+    assert secret.stat().st_uid == 0
 
 
 @pytest.mark.parametrize("size", [0, 5, 3 << 20])

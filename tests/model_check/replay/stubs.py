@@ -31,6 +31,8 @@ class Clock:
         """As ``time.monotonic``."""
         return self._now_s
 
+    time = monotonic
+
     def passes(self, seconds: float) -> None:
         """Let time pass."""
         self._now_s += seconds
