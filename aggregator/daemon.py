@@ -482,6 +482,8 @@ class Daemon:
         card = choose_final(store, self._ledgers, run, self._score_name, ended, in_turn=in_turn)
         choose(store, self._sharing, card.chosen_round)
         store.write_card(card)
+        if run.keep == "best":
+            store.prune_aggregates({card.chosen_round})
         newest = min(store.round_no, run.rounds)
         if card.chosen_round < newest and str(newest) not in card.validation:
             logger.info("aggregate %d was scored by no site, and so was not considered", newest)

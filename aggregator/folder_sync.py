@@ -98,7 +98,7 @@ class FolderSync:
         self._is_newest = False  # this work directory, as far as the site's heartbeat tells
         self._has_shown_keys = False
         self._has_noted = False  # what is published
-        self._has_pruned = False
+        self._has_pruned = self._has_pruned_all = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
         self._doubt: ActionRequiredError | None = None  # what lies in the folder, and does not hold
         self._doubts = Trouble(logger, invite.site, "all that lies in the folder holds again.")
@@ -227,11 +227,8 @@ class FolderSync:
             return True
         if not self._has_noted:
             self._note_published(self.channel)
-        # What the run's rule keeps no longer goes (protocol 7.7).
         if not self._has_pruned:
-            for message in self.channel.ledger.own_messages()[-1:]:
-                self.channel.outbox.prune(message.ref.run)
-            self._has_pruned = True
+            self._prune(self.channel)
             self._on_news()
         channel, searches = self.channel, asked > self.looked
         seen = look(
@@ -253,6 +250,15 @@ class FolderSync:
         if self._awaited is not None and not seen.happened and channel.outbox.look_back():
             return True
         return seen.happened or has_looked
+
+    def _prune(self, channel: Channel) -> None:
+        """Remove what a run's rule keeps no longer (protocol 7.7): at first of every run, then of the newest."""
+        if self._has_pruned_all:
+            for message in channel.ledger.own_messages()[-1:]:
+                channel.outbox.prune(message.ref.run)
+        else:
+            channel.outbox.prune_all()
+        self._has_pruned = self._has_pruned_all = True
 
     def _publish(self, channel: Channel) -> None:
         """Put into the folder what is signed.

@@ -40,7 +40,7 @@ def choose_final(
 def no_gain(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str) -> str:
     """Return why a run's ``stop_after`` ends it after its newest round; empty while that is open, or if it goes on."""
     run = store.configuration()
-    if run.stop_after is None or store.verdicts(store.round_no) is None:
+    if run.stop_after is None or store.is_over or store.verdicts(store.round_no) is None:
         return ""
     return ends_early(run, readable_tables(ledgers, store.run, range(1, store.round_no + 1)), score_name)
 

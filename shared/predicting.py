@@ -39,6 +39,12 @@ _PAGE_FILE = click.option(
 _PLUGINS = plugin_options("the model needs", minutes=60.0)
 _ALL = click.option("--all", "shows_all", is_flag=True, help="Show every score, not only those that matter most.")
 
+_NO_THETA = {
+    "all right": "every answer about the validation images was right, and none that is wrong could be told by it",
+    "all wrong": "every answer about the validation images was wrong, and none that is right could be told by it",
+    "no separation": "about the validation images, wrong answers were as certain as right ones",
+}
+
 
 def predict_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return what ``ask_about`` is told on the command line, besides the model."""
@@ -107,8 +113,9 @@ def show_scores(
 
 def _warn_of_theta(card: KeptCard) -> None:
     """Warn that statements on single images rest on no θ of the model's own, if it has none."""
-    if card.theta_status != "measured":
-        say(f"warning: θ could not be measured here ({card.theta_status}); advice is given from 0.5", err=True)
+    if (status := card.theta_status) != "measured":
+        why = _NO_THETA.get(status, status)
+        say(f"warning: θ could not be measured here ({why}); advice is given from 0.5", err=True)
 
 
 def _apart(card: KeptCard, plugins: PluginOptions) -> tuple[Bounds, list[Plugin]]:

@@ -419,3 +419,14 @@ def test_what_else_is_due_when_a_stop_comes_is_left_for_the_next_start(
     run.restart()
     run.daemon._goes_on()
     assert all(run.store.score(1, site) for site in SITES)
+
+
+@pytest.mark.parametrize(("keep", "left"), [("all", {0, 1, 2}), ("best", {0})])
+def test_of_the_aggregates_those_are_kept_that_the_rule_keeps(tmp_path: Path, keep: str, left: set[int]) -> None:
+    run = Staged(tmp_path, {"north": "accepted", "south": "accepted"}, rounds=2, keep=keep)
+    while not run.is_over:
+        for step in WORK:
+            act(run, step)
+    card = run.store.card()
+    assert card is not None and card.chosen_round == 0
+    assert {number for number in range(4) if run.store.aggregate_path(number).exists()} == left

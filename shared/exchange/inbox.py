@@ -14,6 +14,7 @@ from shared.exchange.records.messages import Status
 from shared.exchange.records.surveys import Survey
 from shared.exchange.trust import Message, Peer, check_encrypted, check_file, check_sizes
 from shared.folder.contract import Folder
+from shared.folder.partial import Partial
 
 RecordT = TypeVar("RecordT")
 TOO_LARGE = b"too large"
@@ -82,6 +83,7 @@ class Inbox:
         check_sizes(message, max_weights_bytes, without_weights=without_weights)
         for name in sorted(message.manifest.files):
             if without_weights and is_weights(name):
+                Partial(mirror.as_in_folder(message, name)).discard()
                 continue
             path = f"{ref.path}/{name}"
             # 3. The payload comes here as it is in the folder; then its hash is compared and its blocks are decrypted

@@ -16,6 +16,7 @@ from shared.exchange.encryption import Ciphertext
 from shared.exchange.handovers import enrolled, followed, learn, publish
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import KINDS, MANIFEST, MAX_RECORD_BYTES, RUNS, MessageRef, is_weights, may_hold
+from shared.exchange.order import ending_of
 from shared.exchange.places import rounds_in, runs_in
 from shared.exchange.records.messages import Head, Manifest
 from shared.exchange.records.values import now_text
@@ -169,11 +170,12 @@ class Outbox:
     def _unknown_places(self, run: str) -> list[MessageRef]:
         """Return where the aggregator's messages of a run may lie that are not here; none of a run that has ended."""
         message = self._mirror.message
-        ends: list[MessageRef] = [MessageRef("final", run), MessageRef("abort", run)]
         if message(offer := MessageRef("offer", run)) is None:
             return [offer]  # which any run has that we have ever offered
-        if any(map(message, ends)):
+        if (ending := ending_of(self._mirror, run)) in ("finished", "aborted"):
             return []
+        # A site that declined or left is told of no end (protocol 6.1); what it was asked may still get a verdict.
+        ends: list[MessageRef] = [] if ending else [MessageRef("final", run), MessageRef("abort", run)]
         of_rounds = [
             [MessageRef("round", run, number), MessageRef("verdict", run, number)]
             for number in rounds_in(self._folder, run)
@@ -281,10 +283,20 @@ class Outbox:
             logger.warning("%s, enough for %d of the size of the present message", where, room // size)
         self._is_nearly_full = room < ROOM_FOR_MESSAGES * size
 
+    def prune_all(self) -> None:
+        """Do the same for every run: the end of one may have come into the folder when nobody was there to prune it."""
+        of_run: dict[str, list[Message]] = {}
+        for message in list(self._mirror.messages.values()):
+            of_run.setdefault(message.ref.run, []).append(message)
+        for known in of_run.values():
+            self._prune(known)
+
     def prune(self, run: str) -> None:
         """Remove the tensor files that the run's rule no longer keeps: ours from the folder, all from the mirror."""
+        self._prune([message for message in list(self._mirror.messages.values()) if message.ref.run == run])
+
+    def _prune(self, known: Sequence[Message]) -> None:
         mirror = self._mirror
-        known = [message for message in list(mirror.messages.values()) if message.ref.run == run]
         settled = {
             message.ref.round_no for message in known if message.ref.kind == "verdict" and self._is_in_folder(message)
         }

@@ -145,6 +145,37 @@ def test_places_that_somebody_made_in_thousands_are_told_and_looked_at_no_furthe
     assert site.work() and not site.is_in_trouble  # and a folder of another name is left alone
 
 
+def test_a_run_that_was_declined_counts_as_no_place_that_somebody_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets no end, and hundreds of them may be in a folder."""
+    monkeypatch.setattr("shared.exchange.outbox.MOST_UNKNOWN", 0)
+    run = Played(tmp_path)
+    run.offer()
+    no = Consent(run=RUN, agrees=False, reason="no", images={})
+    run.send("consent", 0, {names.CONSENT: canonical(no.model_dump())}, "offer")
+    site = folder_sync(tmp_path / "aggregator", LocalFolder(run.drop))
+    for _ in range(2):
+        site.work()
+    assert not site.is_in_trouble
+
+
+def test_what_a_rule_removes_is_removed_though_the_next_run_was_offered_meanwhile(tmp_path: Path) -> None:
+    """As when the folder was out of reach when the run before ended."""
+    run = Played(tmp_path)
+    run.offer_and_consent(keep="best", rounds=1)
+    run.round(1, trains=True)
+    run.round(2, trains=False)
+    run.finish()
+    run.run = "another-run"
+    run.aggregator.outbox.sign(MessageRef("offer", run.run), run.to_offer(), in_reply_to=run.card_digest)
+    site = folder_sync(tmp_path / "aggregator", LocalFolder(run.drop))
+    for _ in range(3):
+        site.work()
+    left = [path for root in (run.drop, site.channel.ledger.root) for path in root.rglob(names.GLOBAL_MODEL)]
+    assert left == [] and (run.drop / MessageRef("offer", run.run).manifest).exists()
+
+
 class Unwilling(LocalFolder):
     """Nothing can be removed while it ``refuses``."""
 
