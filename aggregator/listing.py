@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from aggregator.configuration import require_aggregator
@@ -12,8 +11,12 @@ from aggregator.run_view import RunView, open_run_files, view_of
 from aggregator.store import RunStore, runs_in
 from shared.columns import column_lines
 from shared.errors import DropfedError
+from shared.exchange.mirror import Mirror
 from shared.exchange.records.values import time_text
 from shared.moments import moment_text
+
+_told: dict[tuple[Path, str], tuple[dict[str, int], tuple[str, str, str]]] = {}
+"""State, task and method of each run, and of which of its files: the dashboard asks often."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,9 @@ def list_runs(work: Path) -> list[ListedRun]:
         ConfigurationError: there is no such directory, or it is no aggregator's.
     """
     require_aggregator(work)
-    return [_listed(work, store) for store in reversed(runs_in(work))]
+    runs = [(store, store.marks()) for store in reversed(runs_in(work))]
+    known: dict[str, Mirror | None] = {}  # each site's messages are read once for all runs, and after what marks them
+    return [_listed(work, store, marks, known) for store, marks in runs]
 
 
 def listing_text(runs: Sequence[ListedRun]) -> str:
@@ -55,20 +60,15 @@ def _by(listed: ListedRun) -> str:
     return f"{listed.task} by {listed.method}" if listed.task else ""
 
 
-def _listed(work: Path, store: RunStore) -> ListedRun:
-    began = time_text(store.begun_at)
+def _listed(work: Path, store: RunStore, marks: dict[str, int], known: dict[str, Mirror | None]) -> ListedRun:
+    began, place = time_text(store.begun_at), (work, store.run)
     try:
-        return ListedRun(store.run, began, *_told(work, store.run, tuple(sorted(store.marks().items()))))
+        if place not in _told or _told[place][0] != marks:
+            view = view_of(open_run_files(work, store, known=known), with_open_round=store.is_over)
+            _told[place] = marks, (_state(store, view), view.configuration.task, view.configuration.method)
+        return ListedRun(store.run, began, *_told[place][1])
     except DropfedError as error:
         return ListedRun(store.run, began, str(error))
-
-
-@lru_cache(maxsize=1000)
-def _told(work: Path, run: str, _marks: tuple[tuple[str, int], ...]) -> tuple[str, str, str]:
-    """Return state, task and method of a run; read once for each state of its files, for the dashboard asks often."""
-    store = RunStore(work, run)
-    view = view_of(open_run_files(work, store), with_open_round=store.is_over)
-    return _state(store, view), view.configuration.task, view.configuration.method
 
 
 def _state(store: RunStore, view: RunView) -> str:

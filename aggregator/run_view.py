@@ -306,18 +306,28 @@ class OpenedRun:
     ledgers: Mapping[str, Mirror]
 
 
-def open_run_files(work: Path, store: RunStore, own_key: EncryptionKey | None = None) -> OpenedRun:
+def open_run_files(
+    work: Path,
+    store: RunStore,
+    own_key: EncryptionKey | None = None,
+    *,
+    known: dict[str, Mirror | None] | None = None,
+) -> OpenedRun:
     """Open what the work directory holds of a run; nothing is sent or fetched.
 
     Args:
         own_key: the aggregator's, where it matters that a payload was encrypted; else no secret is read.
+        known: what was opened for other runs, by site; what is opened for this one joins it.
 
     Raises:
         DropfedError: what is kept of the run is damaged.
     """
     run = store.configuration()
-    opened = {site: open_ledger(work / "sites" / site, encryption_key=own_key) for site in run.sites}
-    return OpenedRun(work, store, run, {site: ledger for site, ledger in opened.items() if ledger is not None})
+    known = {} if known is None else known
+    for site in run.sites:
+        if site not in known:
+            known[site] = open_ledger(work / "sites" / site, encryption_key=own_key)
+    return OpenedRun(work, store, run, {site: ledger for site in run.sites if (ledger := known[site]) is not None})
 
 
 def view_run(work: Path, store: RunStore) -> RunView:

@@ -60,6 +60,7 @@ from shared.trouble import held_against
 
 MOST_NAMED = 3  # settings that differ
 _TURN = "turn.txt"
+_WAITED = "waited.json"
 """Name of the file in a work directory that names the run which was launched last."""
 
 
@@ -315,12 +316,12 @@ class RunStore(RunFiles):
     def waited_s(self, round_no: int) -> int:
         """Return the recorded seconds waited so far in a stage."""
         remedy = "remove it, and the time until the deadline begins anew"
-        waited = self._read(self.home / "waited.json", Waited, remedy)
+        waited = self._read(self.home / _WAITED, Waited, remedy)
         return waited.seconds if waited and waited.round == round_no else 0
 
     def write_waited(self, round_no: int, seconds: float) -> None:
         """Record the waiting, so that a restart resumes the deadline."""
-        self._write(self.home / "waited.json", Waited(round=round_no, seconds=int(seconds)))
+        self._write(self.home / _WAITED, Waited(round=round_no, seconds=int(seconds)))
 
     def note_trouble(self, text: str) -> None:
         """Record what a plug-in does wrong; empty once it works."""
@@ -437,11 +438,13 @@ class RunStore(RunFiles):
         return next(stage for stage in stages if stage.exists()).stat().st_mtime
 
     def marks(self) -> dict[str, int]:
-        """Return, by path, when each small file of the run and of the turn was written: every decision changes it."""
-        marks = {}
-        for path in (*self.home.glob("*"), *self.home.glob("rounds/*/*.json"), self._card, self._work / _TURN):
+        """Return, by path, when each small file of the run was written, and of the turn if the run goes on: every
+        decision changes it. How long was waited is none.
+        """
+        marks, of_turn = {}, () if self.is_over else (self._work / _TURN,)
+        for path in (*self.home.glob("*"), *self.home.glob("rounds/*/*.json"), self._card, *of_turn):
             with suppress(FileNotFoundError):
-                if path.is_file():
+                if path.name != _WAITED and path.is_file():
                     marks[str(path)] = path.stat().st_mtime_ns
         return marks
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from aggregator import run_view
 from aggregator.cli import main as aggregator_command
 from aggregator.listing import list_runs
-from aggregator.store import RunStore
+from aggregator.store import RunStore, take_turn
 from shared.exchange.records.tensors import Sharing
 from shared.folder.durable import write_file
 from shared.moments import moment_text
@@ -31,6 +33,27 @@ def aggregator(work: Path, *arguments: str) -> tuple[int, str]:
 def site(work: Path, *arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(site_command, [*arguments, "--work", str(work)])
     return result.exit_code, result.output
+
+
+def test_a_list_of_runs_reads_what_each_site_sent_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended_run(tmp_path)
+    work, opened = tmp_path / "aggregator", list[Path]()
+    for number in range(2, 5):
+        later = RunStore(work, f"octa-{number}")
+        run = run_configuration(run=later.run, sites=["north"], quorum=1)
+        later.begin(run, Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
+    open_ledger = run_view.open_ledger
+
+    def counted(home: Path, **keys: Any) -> Any:
+        opened.append(home)
+        return open_ledger(home, **keys)
+
+    monkeypatch.setattr(run_view, "open_ledger", counted)
+    assert len(list_runs(work)) == 4 and sorted(home.name for home in opened) == ["north", "south"]
+    take_turn(work, "octa-4")
+    assert len(list_runs(work)) == 4 and len(opened) == 3  # the ended run is as it was
+    RunStore(work, "octa-2").write_waited(0, 60)
+    assert len(list_runs(work)) == 4 and len(opened) == 3
 
 
 def test_the_aggregator_lists_its_runs_the_newest_first(tmp_path: Path) -> None:
