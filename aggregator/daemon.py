@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 LONGEST_WAIT_S = 1.0  # until the PI's wishes and the clock are looked at again
 WAITING_SAVED_EVERY_S = 10.0
-LONGEST_STRETCH_S = 60.0  # between two looks at the clock, unless this process was frozen
+LONGEST_STRETCH_S = 60.0  # between two looks at the clock, unless this process was frozen, or had much to do
 LONGEST_RETURN_S = 300.0  # until the folders are looked into again, once it is back
 DISK_TROUBLE_PAUSE_S = 10.0
 
@@ -149,8 +149,6 @@ class Daemon:
             self._see_who_waits()
             actions = [*rounds.decide(self._facts()), *self._early_offers()]
             has_acted = [self._act_or_put_off(action) for action in actions if not self._stop.is_set()]
-            if any(has_acted):
-                self._waiting.see()
             for site in self._all_sites.values():
                 if site.channel is not None:
                     site.attend(awaited(site.channel.ledger, self._run.run, self._store.round_no))
@@ -694,15 +692,11 @@ class _Waiting:
         """Whether nobody looked at the clock for long, as when the machine stood still or slept."""
         return any(now - seen > LONGEST_STRETCH_S for now, seen in zip(_clocks(), self._seen, strict=True))
 
-    def see(self) -> None:
-        """Look at the clock: whatever took so long was this process' own work."""
-        self._seen = _clocks()
-
     def seconds(self, round_no: int, *, passes: bool) -> float:
         """Return the seconds waited so far in this stage; those since the last look at the clock count if time
         ``passes``.
         """
-        self.see()
+        self._seen = _clocks()
         now = time.monotonic()
         if round_no != self._round_no:
             self._begin(round_no, self._store.waited_s(round_no))

@@ -78,7 +78,8 @@ class FolderSync:
         self.cannot_publish = False
         """Whether what is signed cannot be put into the folder until a person has put something right there."""
         self._home = home
-        retrying = RetryingFolder(ForbearingFolder(folder), name=invite.site, stop=stop, on_trouble=self._note_trouble)
+        self._unretried = ForbearingFolder(folder)
+        retrying = RetryingFolder(self._unretried, name=invite.site, stop=stop, on_trouble=self._note_trouble)
         self._folder = ListedFolder(retrying, has_tag=(home / HAS_TAG).exists())
         self._invite = invite
         self._key = key
@@ -98,7 +99,7 @@ class FolderSync:
         self._is_newest = False  # this work directory, as far as the site's heartbeat tells
         self._has_shown_keys = False
         self._has_noted = False  # what is published
-        self._has_pruned = self._has_pruned_all = False
+        self._has_pruned = self._has_pruned_others = False
         self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
         self._doubt: ActionRequiredError | None = None  # what lies in the folder, and does not hold
         self._doubts = Trouble(logger, invite.site, "all that lies in the folder holds again.")
@@ -252,13 +253,12 @@ class FolderSync:
         return seen.happened or has_looked
 
     def _prune(self, channel: Channel) -> None:
-        """Remove what a run's rule keeps no longer (protocol 7.7): at first of every run, then of the newest."""
-        if self._has_pruned_all:
-            for message in channel.ledger.own_messages()[-1:]:
-                channel.outbox.prune(message.ref.run)
-        else:
-            channel.outbox.prune_all()
-        self._has_pruned = self._has_pruned_all = True
+        """Remove what a run's rule keeps no longer (protocol 7.7): of the newest run, and at first of every other."""
+        for message in channel.ledger.own_messages()[-1:]:
+            channel.outbox.prune(message.ref.run)
+            if not self._has_pruned_others:
+                channel.outbox.prune_others(message.ref.run, self._unretried)
+        self._has_pruned = self._has_pruned_others = True
 
     def _publish(self, channel: Channel) -> None:
         """Put into the folder what is signed.

@@ -414,11 +414,11 @@ class RunStore(RunFiles):
 
     def abort(self, reason: str) -> None:
         """Record why the run ends without having started."""
-        write_file(self.home / "aborted.txt", reason.encode())
+        write_file(self._aborted, reason.encode())
 
     def aborted(self) -> str | None:
         """Return why the run ended without having started, or None."""
-        path = self.home / "aborted.txt"
+        path = self._aborted
         return path.read_text("utf-8", errors="replace") if path.exists() else None
 
     @property
@@ -441,7 +441,8 @@ class RunStore(RunFiles):
         """Return, by path, when each small file of the run was written, and of the turn if the run goes on: every
         decision changes it. How long was waited is none.
         """
-        marks, of_turn = {}, () if self.is_over else (self._work / _TURN,)
+        is_over = self._card.exists() or self._aborted.exists()
+        marks, of_turn = {}, () if is_over else (self._work / _TURN,)
         for path in (*self.home.glob("*"), *self.home.glob("rounds/*/*.json"), self._card, *of_turn):
             with suppress(FileNotFoundError):
                 if path.name != _WAITED and path.is_file():
@@ -453,6 +454,10 @@ class RunStore(RunFiles):
     @property
     def _card(self) -> Path:
         return self.home / "final" / names.CARD
+
+    @property
+    def _aborted(self) -> Path:
+        return self.home / "aborted.txt"
 
     @property
     def _ciphertexts(self) -> Path:

@@ -85,7 +85,8 @@ class Enrolment:
         for run in store.runs_with_noise(self._work):
             if ending_of(self._ledger, run) is not None:
                 release(self._work, self._ledger, run)
-        self._outbox.prune_all()
+        if (last := self._ledger.last_from_peer()) is not None:
+            self._outbox.prune(last.ref.run)
         self.has_published = True
 
     def _take_back_answers(self, taking_back: Path) -> None:

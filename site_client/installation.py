@@ -80,7 +80,7 @@ def drafted_unit(
         mounts=" ".join(_quoted(path) for path in (work, *images, *exchange)),
         command=" ".join(_quoted(part).replace("$", "$$") for part in command),
         work=_escaped(work),
-        writable=" ".join(_quoted(path) for path in (work, *exchange)),
+        writable=" ".join([_quoted(work), *(_quoted(f"-{path}") for path in exchange)]),
         password=_escaped(password),
         identity=identity,
         home="read-only" if needs_home else "yes",

@@ -167,6 +167,8 @@ class SurveyWork:
         try:
             sheet = make_sheet(self._work, self._ledger, self._configuration, survey, self._go_on_or_stop)
         except (DataError, ConfigurationError, ActionRequiredError) as error:
+            if isinstance(error, ActionRequiredError) and store.is_restored(self._work):
+                raise  # a person is to put the division back, or to accept a new one
             logger.warning("%s: no sheet can be made: %s", surveys.name_of(survey.number), error)
             return self._answer_of(survey, digest, CANNOT)
         made = self._answer_of(survey, digest, "this hospital agreed", sheet)

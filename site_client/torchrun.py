@@ -64,7 +64,8 @@ def work_together(asked: Train, is_time: IsTime) -> Worked:
     """
     folder = job_folder(asked.work)
     shutil.rmtree(folder, ignore_errors=True)
-    make_folder(folder, 0o700)
+    make_folder(folder.parent)
+    folder.mkdir(mode=0o700)
     job = Job(attempt=secrets.token_hex(8), **dict(asked))
     write_file(folder / JOB, job.model_dump_json().encode())
     try:

@@ -78,6 +78,10 @@ def test_the_aggregator_lists_its_runs_the_newest_first(tmp_path: Path) -> None:
     assert moment_text(list_runs(work)[0].began) in newest
     assert [each["run"] for each in json.loads(aggregator(work, "runs", "--json")[1])] == ["octa-2", RUN]
 
+    (work / "runs" / RUN / "final" / "card.json").write_bytes(b"{}")
+    code, said = aggregator(work, "runs")
+    assert code == 0 and "octa-2" in said and "card.json" in said
+
     (later.home / "run.yaml").write_bytes(b"run: [")
     code, said = aggregator(work, "runs")
     assert code == 0 and f"{later.home / 'run.yaml'}: " in said and "the file is damaged" in said and RUN in said

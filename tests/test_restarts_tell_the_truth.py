@@ -346,6 +346,24 @@ def test_a_stop_while_the_aggregator_is_down_opens_no_round(tmp_path: Path, capl
     assert "is open for" not in caplog.text
 
 
+def test_an_aggregator_that_was_away_while_it_scored_looks_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("aggregator.daemon.time", clock)
+    run = Staged(tmp_path, {"north": "accepted", "south": "accepted"}, rounds=1)
+    while not (due := run.decide()) or not isinstance(due[0], Score):
+        for action in due:
+            run.daemon._act(action)
+        for step in WORK[1:-1] if run.store.round_no else WORK[1:]:
+            act(run, step)
+    for _ in range(2):
+        act(run, "south")
+    clock.passes(run.store.configuration().round_deadline_hours * 3600 + 1)  # while the next line does its work
+    run.daemon._act(due[0])
+    assert run.decide() == []
+    look(run)
+    assert run.decide() == [Score("south", 1)]
+
+
 @pytest.mark.parametrize("south", ["accepted", "silent", "out of reach"])
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_an_aggregator_that_was_away_at_the_deadline_looks_before_it_closes_the_round(

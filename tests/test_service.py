@@ -291,7 +291,7 @@ def test_a_service_sees_all_that_the_settings_name(work: Path, monkeypatch: pyte
     for settings in named.values():
         assert settings_of(unit_text(work, configuration(**settings)))["ProtectHome"] == ["read-only"]
     writable = settings_of(unit_text(work, configuration(**named["exchange"])))["ReadWritePaths"]
-    assert writable == [f'"{work}" "/home/eye/exchange"']
+    assert writable == [f'"{work}" "-/home/eye/exchange"']
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")

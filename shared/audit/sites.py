@@ -54,16 +54,21 @@ def _by_federation(readings: Mapping[str, Reading]) -> list[list[str]]:
     """Return the folders that say whose they are, those of one federation together: its aggregator may have changed its
     key since some of them were last written to, and before others were begun.
     """
-    found: list[tuple[str, set[str], list[str]]] = []
+    found: list[tuple[str, set[str], set[tuple[str, str]], list[str]]] = []
     for name, reading in readings.items():
         if reading.federation is None:
             continue
-        federation, keys, folders = reading.federation.federation, set(reading.aggregator.keys), [name]
-        for others in [each for each in found if each[0] == federation and each[1] & keys]:
-            found.remove(others)
-            keys, folders = keys | others[1], [*others[2], *folders]
-        found.append((federation, keys, folders))
-    return [folders for _, _, folders in found]
+        federation, chain, folders = reading.federation.federation, reading.aggregator.keys, [name]
+        keys, handed_over = set(chain), set(pairwise(chain))
+        for others in list(found):
+            both = handed_over | others[2]
+            # A key that handed over to two, or that two handed over to, is in use by somebody else.
+            is_one_chain = len({old for old, _ in both}) == len(both) == len({new for _, new in both})
+            if others[0] == federation and others[1] & keys and is_one_chain:
+                found.remove(others)
+                keys, handed_over, folders = keys | others[1], both, [*others[3], *folders]
+        found.append((federation, keys, handed_over, folders))
+    return [folders for *_, folders in found]
 
 
 def by_site(folders: Mapping[str, Reading]) -> dict[str, Reading]:

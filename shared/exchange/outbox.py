@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
-from shared.errors import ActionRequiredError, AlreadyExistsError, RejectedError
+from shared.errors import ActionRequiredError, AlreadyExistsError, DropfedError, RejectedError, Stopped
 from shared.exchange.encryption import Ciphertext
 from shared.exchange.handovers import enrolled, followed, learn, publish
 from shared.exchange.mirror import Mirror
@@ -172,10 +172,12 @@ class Outbox:
         message = self._mirror.message
         if message(offer := MessageRef("offer", run)) is None:
             return [offer]  # which any run has that we have ever offered
-        if (ending := ending_of(self._mirror, run)) in ("finished", "aborted"):
+        ends: list[MessageRef] = [MessageRef("final", run), MessageRef("abort", run)]
+        if any(map(message, ends)):
             return []
-        # A site that declined or left is told of no end (protocol 6.1); what it was asked may still get a verdict.
-        ends: list[MessageRef] = [] if ending else [MessageRef("final", run), MessageRef("abort", run)]
+        with suppress(ActionRequiredError):  # what it said is not here as it was: then anything may be there
+            if ending_of(self._mirror, run) is not None:
+                ends = []  # a site that declined or left is told of no end (protocol 6.1)
         of_rounds = [
             [MessageRef("round", run, number), MessageRef("verdict", run, number)]
             for number in rounds_in(self._folder, run)
@@ -283,19 +285,31 @@ class Outbox:
             logger.warning("%s, enough for %d of the size of the present message", where, room // size)
         self._is_nearly_full = room < ROOM_FOR_MESSAGES * size
 
-    def prune_all(self) -> None:
-        """Do the same for every run: the end of one may have come into the folder when nobody was there to prune it."""
+    def prune(self, run: str) -> None:
+        """Remove the tensor files that the run's rule no longer keeps: ours from the folder, all from the mirror."""
+        self._prune(
+            [message for message in list(self._mirror.messages.values()) if message.ref.run == run], self._folder
+        )
+
+    def prune_others(self, run: str, folder: Folder) -> None:
+        """Do the same for every other run: its end may have come into the folder when nobody was there to prune it.
+
+        Args:
+            folder: which raises what stands in the way at once; nobody waits for what cannot be removed there.
+        """
         of_run: dict[str, list[Message]] = {}
         for message in list(self._mirror.messages.values()):
             of_run.setdefault(message.ref.run, []).append(message)
-        for known in of_run.values():
-            self._prune(known)
+        for other, known in of_run.items():
+            if other != run:
+                try:
+                    self._prune(known, folder)
+                except Stopped:
+                    raise
+                except DropfedError as error:
+                    logger.info("%s: run %s: what its rule removes stays: %s", self._mirror.own.site, other, error)
 
-    def prune(self, run: str) -> None:
-        """Remove the tensor files that the run's rule no longer keeps: ours from the folder, all from the mirror."""
-        self._prune([message for message in list(self._mirror.messages.values()) if message.ref.run == run])
-
-    def _prune(self, known: Sequence[Message]) -> None:
+    def _prune(self, known: Sequence[Message], folder: Folder) -> None:
         mirror = self._mirror
         settled = {
             message.ref.round_no for message in known if message.ref.kind == "verdict" and self._is_in_folder(message)
@@ -306,16 +320,16 @@ class Outbox:
             return
         for message in due:
             for name in sorted(filter(is_weights, message.manifest.files)):
-                self._remove(message, name)
+                self._remove(message, name, folder)
 
     def _is_in_folder(self, message: Message) -> bool:
         return message.manifest.sender != self._mirror.own.sender or message.manifest.seq <= (self._published or 0)
 
-    def _remove(self, message: Message, name: str) -> None:
+    def _remove(self, message: Message, name: str, folder: Folder) -> None:
         path = self._mirror.path(message.ref, name)
         if path.exists():
             if message.manifest.sender == self._mirror.own.sender:
-                self._folder.remove(f"{message.ref.path}/{name}")
+                folder.remove(f"{message.ref.path}/{name}")
             path.unlink()
             logger.info("%s: removed %s/%s, as the run's rule says", self._mirror.own.site, message.ref.path, name)
 

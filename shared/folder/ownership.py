@@ -20,7 +20,7 @@ def create_file(path: Path, flags: int, mode: int) -> int:
         if folder is None:
             return os.open(path, flags, mode)
         try:
-            descriptor = os.open(path.name, flags, mode, dir_fd=folder)
+            descriptor = os.open(path.name, flags | os.O_NOFOLLOW, mode, dir_fd=folder)
         except OSError as error:
             error.filename = str(path)
             raise
@@ -42,8 +42,10 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
         if folder is None:
             path.mkdir(mode, exist_ok=True)
             return
-        with suppress(FileExistsError):
+        try:
             os.mkdir(path.name, mode, dir_fd=folder)
+        except FileExistsError:
+            return
         made = os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
         try:
             _give(made, folder)
@@ -52,8 +54,8 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 def give_file(path: Path) -> None:
-    """Give a file that was opened otherwise, and that root may just have made."""
-    with _opened(path.parent) as folder:
+    """Give a file that was opened otherwise, and that root may just have made; a link is left alone."""
+    with _opened(path.parent) as folder, suppress(OSError):
         if folder is not None:
             descriptor = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
             try:

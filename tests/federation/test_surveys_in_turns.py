@@ -14,12 +14,13 @@ from PIL import Image
 from aggregator.configuration import read_configuration as aggregator_configuration
 from aggregator.rotation import rotate
 from aggregator.setup import initialise
+from aggregator.site import open_ledger
 from aggregator.survey import Asked, ask, collect
 from aggregator.survey_report import report_text
 from shared.audit.cli import main as audit
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError
-from shared.exchange.handovers import name_key
+from shared.exchange.handovers import name_key, publish
 from shared.exchange.records.surveys import SignedSheet
 from shared.exchange.signing import SigningKey, open_signed
 from shared.folder.durable import write_file
@@ -242,6 +243,9 @@ def test_after_a_lost_disk_images_are_not_divided_anew_unasked(federation: Surve
     federation.step()
     lose_disk(federation, ["site.yaml", "signing.key", "encryption.key", "password"])
     federation.step("north")
+    federation.ask()
+    federation.step("north")
+    assert not federation.sheet("north", 2).exists()  # nor is it declined for good
     work = federation.site("north")
     with pytest.raises(ActionRequiredError, match="as they were when this site lost its disk: put the newest of both"):
         kept(work, [])
@@ -273,6 +277,25 @@ def test_a_survey_after_the_aggregators_key_was_changed_holds_with_every_folder_
     folders = [federation.folder("north"), federation.root / "before" / "south"]  # which shows no other key yet
     result = CliRunner().invoke(audit, ["verify", *map(str, folders)])
     assert result.exit_code == 0, result.output
+
+
+def test_two_heirs_of_one_key_are_two_federations(federation: Surveyed) -> None:
+    """Whoever stole the aggregator's first key hands over to one of their own."""
+    federation.begin()
+    federation.step()
+    federation.ask()
+    federation.step()
+    shutil.copytree(federation.aggregator, stolen := federation.root / "stolen")
+    shutil.copytree(federation.folder("south"), federation.root / "before" / "south")
+    for work, site in ((federation.aggregator, "north"), (stolen, "south")):
+        rotate(work)
+        ledger = open_ledger(work / "sites" / site)
+        assert ledger is not None
+        publish(ledger.own, LocalFolder(federation.folder(site)), ledger.root)
+    north, south, before = federation.folder("north"), federation.folder("south"), federation.root / "before" / "south"
+    for folders, is_one in (([north, before], True), ([south], True), ([north, south], False)):
+        result = CliRunner().invoke(audit, ["verify", *map(str, folders)])
+        assert ("are of several federations" not in result.output, result.exit_code) == (is_one, 0 if is_one else 2)
 
 
 def test_what_is_planted_where_surveys_lie_holds_up_nothing(federation: Surveyed) -> None:

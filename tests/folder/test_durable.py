@@ -139,9 +139,16 @@ def test_root_gives_away_no_file_that_another_user_has_put_there(tmp_path: Path)
     assert secret.stat().st_uid == 0
     (work / LOCK).unlink()
     (work / LOCK).symlink_to(secret)
-    with pytest.raises(OSError, match="symbolic link"):
-        give_file(work / LOCK)
-    assert secret.stat().st_uid == 0
+    give_file(work / LOCK)
+    part = Partial(work / "model")
+    with part.growing(None) as file:
+        file.write(b"x")
+    (arriving,) = work.glob(f"*{ARRIVING}")
+    arriving.unlink()
+    arriving.symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic link"), part.growing(None):
+        pass
+    assert (secret.stat().st_uid, secret.read_bytes()) == (0, b"of root's")
 
 
 @pytest.mark.parametrize("size", [0, 5, 3 << 20])
