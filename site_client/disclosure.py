@@ -75,10 +75,18 @@ class ScoreTable:
     Args:
         own: the run's own columns: nobody here knows what they are about, so they leave over whole sets alone, and with
             few digits.
+        weighs_classes: whether training does. As where it takes some images more often, two runs would tell of those
+            that count more, and so training tells no score then.
     """
 
     def __init__(
-        self, configuration: RoundConfiguration, policy: Policy, dataset: Dataset, own: Collection[str] = ()
+        self,
+        configuration: RoundConfiguration,
+        policy: Policy,
+        dataset: Dataset,
+        own: Collection[str] = (),
+        *,
+        weighs_classes: bool = False,
     ) -> None:
         self._configuration = configuration
         self._policy = policy
@@ -87,6 +95,7 @@ class ScoreTable:
         self._kept_back: dict[Split, frozenset[str]] = {
             split: frozenset() if is_public else withheld(getattr(dataset, split), dataset.blocks) for split in SPLITS
         }
+        self._silent = frozenset[Split]({"train"}) if not is_public and (weighs_classes or dataset.repeats) else ()
         self._rows: list[MetricsRow] = []
 
     def add(
@@ -116,9 +125,11 @@ class ScoreTable:
         told = {name: None if name in self._kept_back[split] else value for name, value in scores.items()}
         told |= self._told_classes(evaluation, told)
         told |= {name: self._shown(_cut(score)) for name, score in losses.items()}
+        loss = self._shown(_cut(Score(evaluation.loss, evaluation.images)))
+        if split in self._silent:
+            loss, told = None, dict.fromkeys(told)
         if micro_batch is not None:
             told[MICRO_BATCH] = float(micro_batch)
-        loss = self._shown(_cut(Score(evaluation.loss, evaluation.images)))
         self._rows.append(self._row(epoch, ALONE[split] if alone else split, evaluation.images, loss, told))
 
     def _told_classes(self, evaluation: Evaluation, told: Mapping[str, float | None]) -> dict[str, None]:

@@ -90,8 +90,10 @@ class Heartbeat:
         """
         before = self.trouble
         self.trouble = sentence(str(error)) if error else None
-        # A refused message, or a locked one, is the folder's matter, and told as it is; all else stays here.
-        is_the_folders = isinstance(error, RejectedError | LeftAloneError)
+        # A refused message, or a locked one, is the folder's matter, and told as it is; all else stays here, as what is
+        # wrong with a file of this machine's.
+        is_here = isinstance(error, RejectedError) and Path(error.file).is_absolute()
+        is_the_folders = isinstance(error, RejectedError | LeftAloneError) and not is_here
         self._public_trouble = self.trouble if is_the_folders else PUBLIC_TROUBLE if error else None
         if self.trouble != before and self._last is not None:
             is_answered = error is not None and not isinstance(error, TransientError)

@@ -86,15 +86,19 @@ def excesses(policy: Policy, requirements: Requirements, repeats: int = 1) -> li
     """
     measured = (
         (requirements.epochs, policy.max_epochs, "epochs per round, with the method's own,"),
-        (requirements.views * repeats, policy.max_views, "times one image may be shown in the whole run"),
+        (requirements.views, policy.max_views, "times one image may be shown in the whole run"),
         (requirements.parameters, policy.max_parameters, "parameters"),
         (requirements.memory_bytes / 1e9, policy.max_memory_gb, "GB of memory"),
     )
-    return [
+    found = [
         f"{_told(found)} {what} are more than this hospital's {_told(most)}"
         for found, most, what in measured
         if found > most
     ]
+    if requirements.views <= policy.max_views < requirements.views * repeats:  # how often tells how rare a class is
+        most_views = _told(policy.max_views)
+        found.append(f"images of rarer classes would be shown more often than this hospital's {most_views} times")
+    return found
 
 
 def _told(number: float) -> str:

@@ -23,7 +23,6 @@ from shared.exchange.records.wire import FileEntry
 from shared.exchange.tables import IMAGES_OF, RECEIVED_SPLITS, Split, difference_of, error_of, is_declared
 from shared.exchange.weights import TensorFile, check_tensors, write_tensors
 from shared.learning.apart import AnswerT, Progress, Question
-from shared.learning.bootstrap import Bootstrap
 from shared.learning.compute import Computing, prepare_compute
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan, unit_of
@@ -42,6 +41,7 @@ from shared.learning.run_checks import check_together
 from shared.learning.schedules import is_scored
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import grouped, network_of, staying
+from shared.learning.standard_error import Jackknife
 from shared.learning.targets import target_counts
 from shared.learning.tasks.classification import balanced
 from shared.learning.tasks.contract import Dataset, Evaluation, Sample, Task
@@ -206,7 +206,8 @@ class Trainer:
         """Measure the BatchNorm of a network that arrived on the site's own images, where the run says so."""
         options = self.method.options
         if options.refresh_batch_norm == "on_arrival":
-            measure_statistics(self.task, network, dataset.train, self.computing, most=options.refresh_images)
+            most, blocks = options.refresh_images, dataset.blocks
+            measure_statistics(self.task, network, dataset.train, self.computing, most=most, blocks=blocks)
 
     def _untrained(self, classes: int) -> nn.Module:
         return network_of(self.run, self.task, self.method, classes)
@@ -353,7 +354,8 @@ class Trainer:
         local = self._local(network, dataset, configuration.round, files)
         steps_before = self._epoch(configuration, dataset, 1, configuration.round).steps_before(dataset.train)
         objective = annealed(self._objective(dataset, configuration.round), steps_before)
-        table = ScoreTable(configuration, self.policy, dataset, own=self.run.scores)
+        weighs = self.method.options.class_weights != "none"
+        table = ScoreTable(configuration, self.policy, dataset, own=self.run.scores, weighs_classes=weighs)
         return _Round(local, dataset, configuration, objective, table)
 
     def _measure(self, this: _Round, files: Files) -> dict[str, bytes]:
@@ -393,27 +395,25 @@ class Trainer:
         first = self.network(len(this.dataset.classes), files.first, files.start, None)
         self._refresh(first, this.dataset)
         samples, objective = this.dataset.test, this.objective
-        bootstrap = self._bootstrap(this.dataset, samples)
+        jackknife = self._jackknife(this.dataset, samples)
         network, computing = this.local.network, self.computing
-        found = compare(self.task, network, first, samples, objective, bootstrap=bootstrap, computing=computing)
+        found = compare(self.task, network, first, samples, objective, jackknife=jackknife, computing=computing)
         return replace(tested, scores=tested.scores | found)
 
-    def _bootstrap(self, dataset: Dataset, samples: Sequence[Sample]) -> Bootstrap:
-        """Return the draws of these images in this run, by which two models are scored on the same ones: whole groups
-        are drawn, as patients with all their images (protocol 8.3).
-        """
+    def _jackknife(self, dataset: Dataset, samples: Sequence[Sample]) -> Jackknife:
+        """Return whom to leave out: whole groups, as patients with all their images (protocol 8.3)."""
         groups = [dataset.groups.get(sample.id, sample.id) for sample in samples]
-        return Bootstrap(self.task.selection_score, groups, seed_for(self.run.seed, "bootstrap"))
+        return Jackknife(self.task.selection_score, groups)
 
     def _scored(self, this: _Round, network: nn.Module, split: Split) -> Evaluation:
         """Return how a model does before training: with how many images it is over of each class, and of test images
         the main score's standard error, if the run asks for it.
         """
         samples, score = getattr(this.dataset, split), self.task.selection_score
-        bootstrap = None
+        jackknife = None
         if self.run.support and split == "test" and is_declared(error_of(score)):
-            bootstrap = self._bootstrap(this.dataset, samples)
-        found = evaluate(self.task, network, samples, this.objective, self.computing, bootstrap=bootstrap)
+            jackknife = self._jackknife(this.dataset, samples)
+        found = evaluate(self.task, network, samples, this.objective, self.computing, jackknife=jackknife)
         if not self.run.support or self.task.labels_pixels:
             return found
         counts = target_counts(self.task, samples, len(this.dataset.classes)).sum(0).tolist()
@@ -595,6 +595,7 @@ class Trainer:
             max_grad_norm=self.options.max_grad_norm,
             refreshes=self.method.options.refresh_batch_norm != "never",
             refresh_images=self.method.options.refresh_images,
+            blocks=dataset.blocks,
             epochs_before=(round_no - 1) * self.method.epochs(self.run.epochs) + number - 1,
         )
 

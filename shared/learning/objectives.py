@@ -176,6 +176,13 @@ class Weighted(_Around):
         return {name: of_targets * term for name, term in self.of.terms(logits, targets).items()}
 
 
+def unweighted(objective: Objective) -> Objective:
+    """Return an objective by which each target counts alike, as where a model is scored: two runs that weigh classes
+    otherwise would tell of the images of one.
+    """
+    return objective.of if isinstance(objective, Weighted) else objective
+
+
 def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
     """Return N / (K · n_c) for each of the K classes that are there; their mean over all N targets is
     1. A class that is not there has 1.

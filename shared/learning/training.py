@@ -7,6 +7,7 @@ bit.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,19 +18,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from shared.exchange.tables import difference_of, error_of
+from shared.exchange.tables import LARGEST_LOSS, difference_of, error_of
 from shared.learning.batch_norm import batch_norms
 from shared.learning.batches import count_of_parts, even_parts
 from shared.learning.blame import FaultError
-from shared.learning.bootstrap import Bootstrap
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.augmentation import Augmentation
+from shared.learning.data.splits import unit_of
 from shared.learning.loading import Batch, prepared
 from shared.learning.methods.contract import Local, Method, Tensors
 from shared.learning.metrics import Score
-from shared.learning.objectives import LOSS, Objective, Share, annealed, image_losses
+from shared.learning.objectives import LOSS, Objective, Share, annealed, image_losses, unweighted
 from shared.learning.processes import Processes
 from shared.learning.seeds import seed_for
+from shared.learning.standard_error import Jackknife
 from shared.learning.tasks.contract import Evaluation, Sample, SampleT, Scoring, SegmentationTask, Task
 from shared.plurals import pluralize
 from shared.service import alive
@@ -46,7 +48,8 @@ class Epoch:
         repeats: by id, how often an image is taken where it is more than once.
         max_grad_norm: to which the gradient of a step is clipped, if it is.
         refreshes: whether BatchNorm's statistics are measured anew after it.
-        refresh_images: of how many images at most; None: of all.
+        refresh_images: of about how many images, in whole blocks; None: of all.
+        blocks: by id of its unit, each image's block of the site's division; one that is in none is by itself.
         epochs_before: of the whole run, at this site; each takes as many steps.
     """
 
@@ -58,6 +61,7 @@ class Epoch:
     max_grad_norm: float | None = None
     refreshes: bool = True
     refresh_images: int | None = None
+    blocks: Mapping[str, int] = field(default_factory=dict)
     epochs_before: int = 0
 
     @property
@@ -112,7 +116,9 @@ def train_epoch(
     planned = plan_batches(samples, epoch)
     batches = [processes.share_of(batch) for batch in planned]
     has_norms = bool(batch_norms(model))
-    refreshed_by = task.batches(evenly(samples, epoch.refresh_images)) if epoch.refreshes and has_norms else []
+    refreshed_by = (
+        task.batches(evenly(samples, epoch.refresh_images, epoch.blocks)) if epoch.refreshes and has_norms else []
+    )
     whole = [[(sample, None) for sample in batch] for batch in refreshed_by]
     own_part = whole[processes.rank :: processes.count]
     steps_before = epoch.steps_before(samples)
@@ -229,17 +235,17 @@ def evaluate(
     objective: Objective,
     computing: Computing = EXACT,
     *,
-    bootstrap: Bootstrap | None = None,
+    jackknife: Jackknife | None = None,
 ) -> Evaluation:
     """Evaluate a ``Network`` on the images as they are, in eval mode, without gradients.
 
     Args:
-        bootstrap: the score whose standard error is computed too.
+        jackknife: the score whose standard error is computed too.
 
     Raises:
         ValueError: there are no samples.
     """
-    return evaluate_answers(task, answers(task, model, samples, computing), objective, computing, bootstrap=bootstrap)
+    return evaluate_answers(task, answers(task, model, samples, computing), objective, computing, jackknife=jackknife)
 
 
 def evaluate_answers(
@@ -248,26 +254,26 @@ def evaluate_answers(
     objective: Objective,
     computing: Computing = EXACT,
     *,
-    bootstrap: Bootstrap | None = None,
+    jackknife: Jackknife | None = None,
 ) -> Evaluation:
     """Evaluate what a network says, for a caller who wants its answers for something else too.
 
     Args:
         given: by batch: its samples, the (B, K, ...) logits, and the (B, ...) targets, as ``answers`` yields them.
-        bootstrap: the score whose standard error is computed too.
+        jackknife: the score whose standard error is computed too.
 
     Raises:
         ValueError: there are no answers.
     """
-    images = 0
+    images, objective = 0, unweighted(objective)
     with _Record(task.scoring(objective), computing.scoring_threads) as record:
         for batch, logits, targets in given:
             images += len(batch)
             losses = image_losses(objective, logits, targets)[1]
-            for part in [slice(None)] if bootstrap is None else [slice(at, at + 1) for at in range(len(batch))]:
+            for part in [slice(None)] if jackknife is None else [slice(at, at + 1) for at in range(len(batch))]:
                 record.add(logits[part], targets[part], {name: of_image[part] for name, of_image in losses.items()})
         found = record.evaluation(images)
-        return found if bootstrap is None else record.with_error(found, bootstrap)
+        return found if jackknife is None else record.with_error(found, jackknife)
 
 
 def compare(
@@ -277,15 +283,15 @@ def compare(
     samples: Sequence[SampleT],
     objective: Objective,
     *,
-    bootstrap: Bootstrap,
+    jackknife: Jackknife,
     computing: Computing = EXACT,
 ) -> dict[str, Score]:
     """Return how much greater a score of a model is than another's on the same images, and its standard error.
 
     Args:
-        bootstrap: of that score.
+        jackknife: of that score.
     """
-    scoring, score = task.scoring(objective), bootstrap.score
+    scoring, score = task.scoring(objective), jackknife.score
     looks = [
         [
             scoring.look(tame(logits[at : at + 1]), targets[at : at + 1])
@@ -297,7 +303,7 @@ def compare(
     own, others = (scoring.scores(seen)[score] for seen in looks)
     difference = None if own.value is None or others.value is None else own.value - others.value
     images, column = min(own.images, others.images), difference_of(score)
-    error = bootstrap.error_of_difference(scoring, *looks)
+    error = jackknife.error_of_difference(scoring, *looks)
     return {column: Score(difference, images), error_of(column): Score(error, images)}
 
 
@@ -327,9 +333,18 @@ def answers(
             yield batch, its_logits, its_targets
 
 
-def evenly(samples: Sequence[SampleT], most: int | None) -> Sequence[SampleT]:
-    """Return every nth sample, the first of them always, so that there are no more than ``most``; None: all of them."""
-    return samples if most is None else samples[:: math.ceil(len(samples) / most) or 1]
+def evenly(samples: Sequence[SampleT], most: int | None, blocks: Mapping[str, int]) -> Sequence[SampleT]:
+    """Return every nth block of images, the first always, so that there are about ``most`` images; None: all of them.
+
+    Nothing leaves that is about a part of a block: who asks with one number and then with another learns of whole ones.
+    """
+    if most is None:
+        return samples
+    of_block: dict[int | str, list[SampleT]] = defaultdict(list)
+    for sample in samples:
+        of_block[blocks.get(unit := unit_of(sample.id), unit)].append(sample)
+    taken = list(of_block.values())[:: math.ceil(len(samples) / most) or 1]
+    return [sample for block in taken for sample in block]
 
 
 def measure_statistics(
@@ -339,6 +354,7 @@ def measure_statistics(
     computing: Computing = EXACT,
     *,
     most: int | None = None,
+    blocks: Mapping[str, int] | None = None,
 ) -> None:
     """Set every BatchNorm's running statistics to those of the images as they are, without augmentation or dropout.
 
@@ -349,9 +365,10 @@ def measure_statistics(
     Args:
         model: changed in place, statistics only; left in training mode.
         samples: the images; each batch counts alike.
-        most: of them to be measured, taken evenly; None: all of them.
+        most: of them to be measured, taken evenly, as ``evenly`` has it; None: all of them.
+        blocks: of the site's division; None: each image is by itself.
     """
-    whole, processes = task.batches(evenly(samples, most)), computing.processes
+    whole, processes = task.batches(evenly(samples, most, blocks or {})), computing.processes
     own_part = whole[processes.rank :: processes.count]
     _measure(model, (task.collate(batch)[0] for batch in own_part), computing, len(own_part) / len(whole))
 
@@ -379,6 +396,11 @@ def _measure(model: nn.Module, batches: Iterable[Tensor], computing: Computing, 
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         model.train()
+
+
+def bounded(losses: Tensor) -> Tensor:
+    """Return each image's loss, within ±10: no image says more in a mean than that; what is not finite stays so."""
+    return torch.where(losses.isfinite(), losses.clamp(-LARGEST_LOSS, LARGEST_LOSS), losses)
 
 
 def tame(logits: Tensor) -> Tensor:
@@ -452,7 +474,7 @@ class _Record:
             self._looks.append(self._threads.submit(self._look, logits.detach(), targets, losses).result)
 
     def _look(self, logits: Tensor, targets: Tensor, losses: dict[str, Tensor]) -> _Look:
-        of_images: dict[str, list[float]] = {name: of_image.tolist() for name, of_image in losses.items()}
+        of_images: dict[str, list[float]] = {name: bounded(of_image).tolist() for name, of_image in losses.items()}
         return of_images, self._scoring.look(tame(logits), targets)
 
     def evaluation(self, images: int, most_views: int = 1) -> Evaluation:
@@ -470,8 +492,8 @@ class _Record:
         }
         return Evaluation(images=images, loss=losses[LOSS], scores=terms | scores)
 
-    def with_error(self, found: Evaluation, bootstrap: Bootstrap) -> Evaluation:
+    def with_error(self, found: Evaluation, jackknife: Jackknife) -> Evaluation:
         """Return an evaluation with the standard error of a score, over as many images, if each was added by itself."""
-        error = bootstrap.error(self._scoring, [look()[1] for look in self._looks])
-        told = {error_of(bootstrap.score): Score(error, found.scores[bootstrap.score].images)}
+        error = jackknife.error(self._scoring, [look()[1] for look in self._looks])
+        told = {error_of(jackknife.score): Score(error, found.scores[jackknife.score].images)}
         return replace(found, scores=found.scores | told)

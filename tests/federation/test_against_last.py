@@ -29,10 +29,10 @@ from shared.exchange.records.run import RunConfiguration, Start
 from shared.exchange.tables import MetricsRow, is_support, read_metrics
 from shared.folder.durable import hash_file, write_file
 from shared.folder.local import LocalFolder
-from shared.learning.bootstrap import Bootstrap
 from shared.learning.metrics import Score
 from shared.learning.requirements import requirements
 from shared.learning.run_checks import check_together
+from shared.learning.standard_error import Jackknife
 from shared.learning.tasks.contract import Scoring
 from site_client.offer import describe
 from site_client.store import first_path
@@ -179,14 +179,14 @@ class Shares(Scoring[int]):
         return {"accuracy": Score(float(np.mean(looks)), len(looks))}
 
 
-def test_the_error_is_of_the_difference_on_the_same_draws() -> None:
-    bootstrap = Bootstrap("accuracy", [f"p{number}" for number in range(200)], 1)
+def test_the_error_is_of_the_difference_on_the_same_images() -> None:
+    jackknife = Jackknife("accuracy", [f"p{number}" for number in range(200)])
     right = [int(number % 2 == 0) for number in range(200)]
     better = [1 if number < 20 else look for number, look in enumerate(right)]  # 10 more are right
-    same, found = (bootstrap.error_of_difference(Shares(), of, right) for of in (right, better))
+    same, found = (jackknife.error_of_difference(Shares(), of, right) for of in (right, better))
     assert same == 0
     assert found == pytest.approx((0.05 * 0.95 / 200) ** 0.5, rel=0.25), "of the 10 images alone"
-    assert found < 0.6 * (bootstrap.error(Shares(), right) or 0)
+    assert found < 0.6 * (jackknife.error(Shares(), right) or 0)
 
 
 def test_an_interval_is_told_where_both_numbers_are() -> None:

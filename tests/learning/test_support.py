@@ -18,11 +18,11 @@ from shared.errors import RejectedError
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.tables import MetricsRow, is_support, read_metrics, write_metrics
-from shared.learning.bootstrap import Bootstrap
 from shared.learning.measures import task_of
 from shared.learning.metrics import Score
 from shared.learning.new_runs import as_of_now
 from shared.learning.objectives import CrossEntropy, Ensemble
+from shared.learning.standard_error import Jackknife
 from shared.learning.tasks.classification import ClassScoring
 from shared.learning.tasks.contract import Dataset, Evaluation, Scoring
 from site_client.configuration import Policy
@@ -43,21 +43,27 @@ class Means(Scoring[float]):
 
 
 def error_of_means(values: Sequence[float], units: Sequence[str]) -> float | None:
-    return Bootstrap("accuracy", units, seed=1).error(Means(), values)
+    return Jackknife("accuracy", units).error(Means(), values)
 
 
 def test_the_error_of_a_mean_is_that_of_its_formula() -> None:
     values = np.random.default_rng(3).random(100).tolist()
     each = [str(number) for number in range(100)]
     error = error_of_means(values, each)
-    assert error == error_of_means(values, each), "a seed decides"
-    assert error == pytest.approx(float(np.std(values)) / 10, rel=0.2)
+    assert error == pytest.approx(float(np.std(values, ddof=1)) / 10)
+    assert error_of_means(values[::-1], each) == pytest.approx(error), "no image counts more than another"
+    many = np.random.default_rng(4).random(1000).tolist()
+    assert error_of_means(many, [str(number) for number in range(1000)]) == pytest.approx(
+        float(np.std(many)) / 1000**0.5, rel=0.2
+    )
 
 
-def test_a_patient_is_drawn_with_all_images() -> None:
+def test_a_patient_is_left_out_with_all_images() -> None:
     values = np.random.default_rng(3).random(50).tolist()
     each = [str(number) for number in range(50)]
-    assert error_of_means(values * 4, each * 4) == error_of_means(values, each), "copies make nothing surer"
+    assert error_of_means(values * 4, each * 4) == pytest.approx(error_of_means(values, each)), (
+        "copies make nothing surer"
+    )
     assert error_of_means(values, ["one"] * 50) is None
 
 

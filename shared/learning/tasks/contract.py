@@ -193,7 +193,7 @@ class Scoring(Protocol[LookT]):
         """Return the scores over all batches, one or more; the names are the same whatever they hold."""
 
     def score(self, looks: Sequence[LookT], name: str) -> float | None:
-        """Return the value of one of the scores, sooner where that can be: the bootstrap asks for it a hundred times.
+        """Return the value of one of the scores, sooner where that can be: its standard error asks for a hundred.
 
         Who gives a name that is there another meaning in ``scores`` does so here too.
         """

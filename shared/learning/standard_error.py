@@ -1,8 +1,8 @@
 """How much a score over a site's images would vary with other images of the same kind: its standard error.
 
-Patients are drawn with replacement, each with all images, as many as there are, a hundred times; the standard deviation
-of the score over these draws is told (Efron 1979, Bootstrap methods: another look at the jackknife; Davison and Hinkley
-1997, section 3.8, for whole clusters). A percentile of the draws would tell more of single images, where they are few.
+Patients are left out in turn, each with all images; how the score moves tells the error (the jackknife: Tukey 1958;
+Efron and Stein 1981; Shao and Wu 1989 for several that are left out together). Nothing is drawn, as by a bootstrap:
+whoever knows the draws knows how images are weighed, and could solve the errors of a few runs for single ones.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any
 
 import numpy as np
 
+from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Scoring
 from shared.service import alive
 
-DRAWS = 100
+MOST_PARTS = 100
+LARGEST = 1.0  # as a score's whole range; few images that the score hangs on could come to more
 
 
 @dataclass(frozen=True)
-class Bootstrap:
+class Jackknife:
     """Which score's error is wanted.
 
     Args:
         score: its column.
-        units: of each image, in order: who is drawn.
-        seed: of the draws; with the same one, two models are scored on the same images.
+        units: of each image, in order: who is left out. More than ``MOST_PARTS`` are so together, by their names alone.
     """
 
     score: str
     units: Sequence[str]
-    seed: int
 
     def error(self, scoring: Scoring, looks: Sequence[Any]) -> float | None:
-        """Return the standard error, >= 0; None with one unit alone, or if most draws leave the score undefined.
+        """Return the standard error, >= 0; None with one unit alone, or if the score is undefined without one.
 
         Args:
             looks: what the scoring has seen of each image by itself.
@@ -43,7 +43,7 @@ class Bootstrap:
         return self._error(lambda images: self._value(scoring, looks, images))
 
     def error_of_difference(self, scoring: Scoring, looks: Sequence[Any], others: Sequence[Any]) -> float | None:
-        """Return the standard error of the difference of two models' scores, both on the same images in each draw.
+        """Return the standard error of the difference of two models' scores, without the same images each time.
 
         Args:
             looks, others: what the scoring has seen of each image by itself, of either model.
@@ -59,15 +59,20 @@ class Bootstrap:
         return scoring.score([looks[image] for image in images], self.score)
 
     def _error(self, value_of: Callable[[Sequence[int]], float | None]) -> float | None:
-        """Return the deviation of a value over the draws, each of the images by their numbers."""
+        """Return √((n − 1) / n · Σ (value without part i − their mean)²) over the n parts, at most 1."""
         of_unit: dict[str, list[int]] = defaultdict(list)
         for image, unit in enumerate(self.units):
             of_unit[unit].append(image)
-        groups, values = list(of_unit.values()), []
-        if len(groups) < 2:
+        groups = [of_unit[unit] for unit in sorted(of_unit, key=lambda unit: (seed_for(0, "left out", unit), unit))]
+        parts = np.array_split(np.arange(len(groups)), min(len(groups), MOST_PARTS))
+        if len(parts) < 2:
             return None
-        for draw in np.random.default_rng(self.seed).integers(len(groups), size=(DRAWS, len(groups))):
+        values = []
+        for part in parts:
             alive()
-            value = value_of([image for number in draw for image in groups[number]])
-            values += [] if value is None else [value]
-        return float(np.std(values)) if 2 * len(values) > DRAWS else None
+            left_out = {image for number in part for image in groups[number]}
+            value = value_of([image for image in range(len(self.units)) if image not in left_out])
+            if value is None:
+                return None
+            values.append(value)
+        return min(float(np.sqrt((len(parts) - 1) * np.var(values))), LARGEST)
