@@ -349,6 +349,7 @@ def open_exchange(work: Path, exchange: str) -> LocalFolder:
     """
     root = work / exchange
     try:
+        root.parent.stat()  # a disk that is not mounted now is not made
         make_folder(root, 0o700)
     except OSError as error:
         raise disk_trouble(error, root) from error

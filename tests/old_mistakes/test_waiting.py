@@ -134,7 +134,7 @@ def test_a_limit_per_file_that_adds_up_to_days(tmp_path: Path, monkeypatch: pyte
         assert decide(run(*sites, round_no=1, waited_s=DEADLINE_S - 1)) == []
         assert decide(run(*sites, round_no=1, waited_s=DEADLINE_S)) == [CloseRound(1)]
     now_s = 0.0
-    monkeypatch.setattr("aggregator.daemon.time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr("aggregator.daemon.time", SimpleNamespace(monotonic=lambda: now_s, time=lambda: now_s))
     store = RunStore(tmp_path, "r")
     for _ in range(24):  # nor does it begin anew when the aggregator is started again, as here every hour
         waiting = _Waiting(store)
