@@ -17,7 +17,6 @@ from shared.folder.durable import (
     link_file,
     put_where_nothing_is,
     read_private,
-    sync_folder,
     temporary_name,
     write_file,
     writing,
