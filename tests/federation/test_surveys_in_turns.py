@@ -61,6 +61,14 @@ class Surveyed(Setting):
             own = Policy.model_validate({"statistics": "auto", "minimum_count": 5} | policy)
             self.change(self.site(name) / "site.yaml", policy=own.model_dump())
 
+    def begin_and_answer(self, further: range = range(0)) -> None:
+        """Begin, with further photographs of north's, and have both answer a first survey."""
+        self.begin()
+        self.add("north", further)
+        self.step()
+        self.ask()
+        self.step()
+
     def add(self, name: str, numbers: range, kind: str | None = None) -> None:
         """Add photographs of a class, or of both by turns."""
         for number in numbers:
@@ -193,10 +201,7 @@ def test_a_false_survey_is_left_alone(federation: Surveyed) -> None:
 
 
 def test_a_site_that_lost_its_disk_takes_its_answer_back(federation: Surveyed) -> None:
-    federation.begin()
-    federation.step()
-    federation.ask()
-    federation.step()
+    federation.begin_and_answer()
     sent = federation.sheet("north").read_bytes()
     for folder in ("mirror", "surveys"):
         (federation.site("north") / folder).rename(federation.root / folder)
@@ -219,11 +224,7 @@ def test_after_a_lost_disk_a_person_decides_about_a_sheet_that_was_removed_from_
     federation: Surveyed,
 ) -> None:
     """Two sheets about images of which one was lost meanwhile would tell of that one."""
-    federation.begin()
-    federation.add("north", range(24, 60))
-    federation.step()
-    federation.ask()
-    federation.step()
+    federation.begin_and_answer(further=range(24, 60))
     lose_disk(federation, ["site.yaml", "signing.key", "encryption.key", "password", "division.json", "budget.json"])
     federation.sheet("north").unlink()
     next((federation.root / "data" / "north" / "ill").iterdir()).unlink()
@@ -237,10 +238,7 @@ def test_after_a_lost_disk_a_person_decides_about_a_sheet_that_was_removed_from_
 
 def test_after_a_lost_disk_images_are_not_divided_anew_unasked(federation: Surveyed) -> None:
     """Blocks that were dealt for a sheet count as those of a run do."""
-    federation.begin()
-    federation.step()
-    federation.ask()
-    federation.step()
+    federation.begin_and_answer()
     lose_disk(federation, ["site.yaml", "signing.key", "encryption.key", "password"])
     federation.step("north")
     federation.ask()
@@ -254,10 +252,7 @@ def test_after_a_lost_disk_images_are_not_divided_anew_unasked(federation: Surve
 
 
 def test_an_answer_that_the_folder_lost_is_sent_again_at_the_next_start(federation: Surveyed) -> None:
-    federation.begin()
-    federation.step()
-    federation.ask()
-    federation.step()
+    federation.begin_and_answer()
     sent = federation.sheet("north").read_bytes()
     federation.sheet("north").unlink()
     federation.step("north")
@@ -265,10 +260,7 @@ def test_an_answer_that_the_folder_lost_is_sent_again_at_the_next_start(federati
 
 
 def test_a_survey_after_the_aggregators_key_was_changed_holds_with_every_folder_together(federation: Surveyed) -> None:
-    federation.begin()
-    federation.step()
-    federation.ask()
-    federation.step()
+    federation.begin_and_answer()
     key = rotate(federation.aggregator).key
     shutil.copytree(federation.folder("south"), federation.root / "before" / "south")
     federation.ask()
@@ -281,10 +273,7 @@ def test_a_survey_after_the_aggregators_key_was_changed_holds_with_every_folder_
 
 def test_two_heirs_of_one_key_are_two_federations(federation: Surveyed) -> None:
     """Whoever stole the aggregator's first key hands over to one of their own."""
-    federation.begin()
-    federation.step()
-    federation.ask()
-    federation.step()
+    federation.begin_and_answer()
     shutil.copytree(federation.aggregator, stolen := federation.root / "stolen")
     shutil.copytree(federation.folder("south"), federation.root / "before" / "south")
     for work, site in ((federation.aggregator, "north"), (stolen, "south")):
