@@ -160,17 +160,21 @@ def test_a_run_that_was_declined_counts_as_no_place_that_somebody_made(
     assert not site.is_in_trouble
 
 
-def test_a_damaged_answer_of_a_run_that_is_over_holds_up_no_other(tmp_path: Path) -> None:
-    run = Played(tmp_path)
-    run.offer_and_consent(rounds=1)
-    run.round(1, trains=True)
-    run.round(2, trains=False)
+def ended_and_followed(home: Path, keep: str = "all") -> Played:
+    """A run that has ended in its folder, and the next one's offer, which is signed and not there yet."""
+    run = Played(home)
+    run.offer_and_consent(keep=keep, rounds=1)
+    for round_no in (1, 2):
+        run.round(round_no, trains=round_no == 1)
     run.finish()
-    (
-        tmp_path / "aggregator" / "sites" / "north" / "mirror" / MessageRef("consent", RUN).path / names.CONSENT
-    ).write_bytes(b"{}")
     run.run = "another-run"
     run.aggregator.outbox.sign(MessageRef("offer", run.run), run.to_offer(), in_reply_to=run.card_digest)
+    return run
+
+
+def test_a_damaged_answer_of_a_run_that_is_over_holds_up_no_other(tmp_path: Path) -> None:
+    run = ended_and_followed(tmp_path)
+    run.aggregator.ledger.path(MessageRef("consent", RUN), names.CONSENT).write_bytes(b"{}")
     site = folder_sync(tmp_path / "aggregator", LocalFolder(run.drop))
     for _ in range(2):
         site.work()
@@ -179,21 +183,16 @@ def test_a_damaged_answer_of_a_run_that_is_over_holds_up_no_other(tmp_path: Path
 
 def test_what_a_rule_removes_is_removed_though_the_next_run_was_offered_meanwhile(tmp_path: Path) -> None:
     """As when the folder was out of reach when the run before ended."""
-    run = Played(tmp_path)
-    run.offer_and_consent(keep="best", rounds=1)
-    run.round(1, trains=True)
-    run.round(2, trains=False)
-    run.finish()
-    run.run = "another-run"
-    run.aggregator.outbox.sign(MessageRef("offer", run.run), run.to_offer(), in_reply_to=run.card_digest)
-    Unwilling.refuses = True
-    held_up = folder_sync(tmp_path / "aggregator", Unwilling(run.drop))
+    run = ended_and_followed(tmp_path, keep="best")
+    folder = Unwilling(run.drop)
+    folder.refuses = True
+    held_up = folder_sync(tmp_path / "aggregator", folder)
     number = held_up.request_look()
     for _ in range(4):
         held_up.work()
     assert held_up.looked >= number and not held_up.is_in_trouble  # what cannot be removed holds nothing up
-    Unwilling.refuses = False
-    site = folder_sync(tmp_path / "aggregator", Unwilling(run.drop))
+    folder.refuses = False
+    site = folder_sync(tmp_path / "aggregator", folder)
     for _ in range(3):
         site.work()
     left = [path for root in (run.drop, site.channel.ledger.root) for path in root.rglob(names.GLOBAL_MODEL)]
