@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from shared.exchange import names
@@ -14,6 +15,8 @@ from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import open_federation, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
+
+logger = logging.getLogger(__name__)
 
 
 def enrol(
@@ -49,3 +52,16 @@ def enrol(
     write_file(path.with_name(names.README), README_TEXT)
     write_file(path.with_name(names.SITE_CARD), content)
     return True
+
+
+def put_back(home: Path, folder: Folder) -> None:
+    """Put into an enrolled site's folder again what it begins with, where a backup from before that has none of it.
+
+    Args:
+        home: ``sites/SITE`` in the work directory.
+    """
+    there = {entry.name for entry in folder.entries("")}
+    for name in (names.README, names.FEDERATION):
+        if name not in there:
+            folder.create(name, (home / names.MIRROR / name).read_bytes())
+            logger.warning("%s: %s was lost from the folder; it is there again", home.name, name)

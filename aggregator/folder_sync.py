@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from aggregator.enrolment import enrol
+from aggregator.enrolment import enrol, put_back
 from aggregator.look import look
 from aggregator.site import PUBLISHED, enrolled_in, peer_of
 from aggregator.store import withdrawal_of
@@ -221,6 +221,7 @@ class FolderSync:
             self.looked = asked
             return happened
         if not self._has_shown_keys:
+            put_back(self._home, self._folder)
             self.channel.outbox.publish_keys()  # before what a later one has signed (protocol 4.3 and 4.4)
             self._has_shown_keys = True
         if self.channel.outbox.has_unpublished:

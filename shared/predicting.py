@@ -70,7 +70,8 @@ def ask_about(model: Path, *, images: Path, output: Path, page: bool, dicom_seg:
         say("warning: no part of this model was ever trained at this site", err=True)
     _warn_of_theta(card)
     by = f"by the model of {card.run}, θ {card.theta:.4f}"
-    say(f"{pluralize(predicted.images, 'image')} {by}: {predicted.table}")
+    shown = f" and {predicted.table.with_name(PAGE)}" if page else ""
+    say(f"{pluralize(predicted.images, 'image')} {by}: {predicted.table}{shown}")
     if predicted.problems:
         say("\n".join(predicted.problems), err=True)
         raise SystemExit(1)
@@ -101,6 +102,7 @@ def show_scores(
         return
     if page is not None:
         say(f"the images, on one page: {page}")
+    say(f"{'model of':28} {card.run}")
     own = [name for name in card.scores if name in scores and name not in found.main]
     first = ("images", *found.main, *own)
     for name in [*first, *(name for name in scores if shows_all and name not in first)]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 from PIL import Image
 
@@ -41,11 +42,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         result = CliRunner().invoke(main, [*asked, "--model", str(home / "model")])
         assert result.exit_code == 0, result.output
+        (home / f"{asked[0]}.txt").write_text(result.output)
     return home
 
 
 def names_in(page: str) -> list[str]:
     return re.findall(r"<h2>(.*?)</h2>", page)
+
+
+def test_the_commands_say_whose_model_was_asked_and_where_the_page_is(folder: Path) -> None:
+    run = yaml.safe_load((folder / "model" / "run.yaml").read_text())["run"]
+    out = folder / "out"
+    said = f"by the model of {run}, θ 0.5000: {out}/predictions.csv and {out}/predictions.html"
+    assert said in (folder / "predict.txt").read_text()
+    assert re.search(rf"^model of +{run}$", (folder / "evaluate.txt").read_text(), re.MULTILINE)
 
 
 def test_the_most_uncertain_come_first(folder: Path) -> None:
@@ -158,6 +168,19 @@ def test_a_model_that_is_named_needs_no_work_directory(
         result.exit_code == 2
         and "is the aggregator's work directory, and this command is for a site's" in result.output
     )
+
+
+def test_of_several_runs_models_none_is_taken_that_nobody_named(tmp_path: Path) -> None:
+    """A copy or a restored backup gives files other times, so these do not tell which model is meant."""
+    for run in ("second", "first"):
+        (tmp_path / "final" / run).mkdir(parents=True)
+        (tmp_path / "final" / run / "card.yaml").write_bytes(b"")
+    asked = ["--model", str(tmp_path / "final")]
+    for command in (["predict", str(tmp_path), "--output", str(tmp_path / "out")], ["evaluate", str(tmp_path)]):
+        result = CliRunner().invoke(main, [*command, *asked])
+        assert result.exit_code == 2
+        said = f"{tmp_path}/final: holds several models (first, second); name one with --model, as {tmp_path}/final/RUN"
+        assert said in " ".join(result.output.split())
 
 
 def test_no_pictures_of_other_images_are_left_beside(folder: Path, tmp_path: Path) -> None:

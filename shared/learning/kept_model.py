@@ -196,13 +196,19 @@ def whole(network: nn.Module) -> TensorList:
 def described(folder: Path) -> tuple[Path, KeptCard]:
     """Return where the model lies and its card; of an export, as far as the run says it.
 
+    Args:
+        folder: the model's, or one that holds the folder of one model.
+
     Raises:
-        ConfigurationError: there is none, or it is not well-formed.
+        ConfigurationError: there is none, there are several, or it is not well-formed.
     """
-    cards = [path for path in (folder / CARD, *folder.glob(f"*/{CARD}")) if path.exists()]
+    cards = [path for path in (folder / CARD, *sorted(folder.glob(f"*/{CARD}"))) if path.exists()]
+    if len(cards) > 1:  # when a file was written does not tell which is meant: a copy or a restored backup is newer
+        found = ", ".join(path.parent.name for path in cards)
+        raise ConfigurationError([f"{folder}: holds several models ({found}); name one with --model, as {folder}/RUN"])
     if cards:
-        newest = max(cards, key=lambda path: path.stat().st_mtime)
-        return newest.parent, parse_yaml(_beginning(newest), KeptCard, str(newest))
+        (card,) = cards
+        return card.parent, parse_yaml(_beginning(card), KeptCard, str(card))
     path = folder / RUN_CONFIGURATION
     if path.exists() and (folder / MODEL_CARD).exists():
         _compare(folder)

@@ -41,11 +41,16 @@ def build_network(
     Args:
         is_private: private training puts a GroupNorm in the place of every BatchNorm.
         prepare: done with each of the task's own models in it, such as to put published weights into it.
+
+    Raises:
+        FaultError: a model of the task lacks something that a ``Network`` has.
     """
 
     def build(number: int) -> nn.Module:
         further = (number,) if number else ()
         model: nn.Module = task.build_model(options, classes, seed_for(run_seed, "initial model", *further))
+        if lacking := [name for name in ("classes", "features", "heads") if not hasattr(model, name)]:
+            raise FaultError(task.build_model, f"gave a network without {', '.join(lacking)}")
         prepare(model)
         if is_private:
             replace_batch_norm(model)

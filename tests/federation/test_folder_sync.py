@@ -71,6 +71,25 @@ def test_an_enrolment_that_was_cut_off_goes_on_with_a_card_that_came_since(tmp_p
     assert site.channel.ledger.peer.key == SigningKey.at(tmp_path / "second" / "signing.key").public
 
 
+def test_a_folder_from_before_the_enrolment_gets_back_what_it_begins_with(tmp_path: Path) -> None:
+    work, drop = tmp_path / "aggregator", tmp_path / "drop"
+    drop.mkdir()
+    initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
+    join(tmp_path / "north", read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
+    LocalFolder(drop).create(names.SITE_CARD, (tmp_path / "north" / "mirror" / names.SITE_CARD).read_bytes())
+    assert folder_sync(work, LocalFolder(drop)).work()  # enrols
+    begun = {path.name: path.read_bytes() for path in drop.iterdir()}
+    assert set(begun) == {names.README, names.FEDERATION, names.SITE_CARD}
+    for lost in (names.README, names.FEDERATION):
+        (drop / lost).unlink()
+    started_again = folder_sync(work, LocalFolder(drop))
+    started_again.work()
+    assert {path.name: path.read_bytes() for path in drop.iterdir()} == begun
+    (drop / names.FEDERATION).write_bytes(b"of somebody else")  # for an auditor to find
+    folder_sync(work, LocalFolder(drop)).work()
+    assert (drop / names.FEDERATION).read_bytes() == b"of somebody else"
+
+
 def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     """The daemon may be busy long after a message came; a worker that keeps looking must not refuse the message."""
     work, drop = tmp_path / "aggregator", tmp_path / "drop"

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from shared.learning.blame import FaultError
 from shared.learning.methods import method_names, open_method
 from shared.learning.models.encoders import ENCODERS
-from shared.learning.sharing import sharing, staying
+from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import TASK_NAMES, task_named
 
 OPTIONS = {
@@ -170,3 +171,11 @@ def test_a_submodule_whose_name_only_begins_like_the_local_part_travels():
     model.add_module("headline", torch.nn.Linear(2, 2))
     found = parts("dr_staging", "feduaa", model)
     assert {"headline.weight", "headline.bias"} <= set(found.tensors)
+
+
+def test_a_task_whose_network_lacks_what_methods_ask_of_it_is_named_before_anything_is_trained(monkeypatch):
+    task = task_named("octa_segmentation")
+    monkeypatch.setattr(type(task), "build_model", lambda *_: torch.nn.Linear(1, 1))
+    options = task.options(OPTIONS[task.name])
+    with pytest.raises(FaultError, match=r"gave a network without classes, features, heads$"):
+        build_network(task, open_method("mean", {}), options, 2, run_seed=1)
