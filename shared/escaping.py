@@ -7,10 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+_FORMULA = ("=", "+", "-", "@")  # how a spreadsheet tells a formula from a text
+
 
 def escape(text: str) -> str:
     """Return the text on one line; what would break it, or cannot be seen, as an escape, as in ``\\n``."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def uncomputed(text: str) -> str:
+    """Return a text of somebody else's for a table, so that no spreadsheet computes it."""
+    text = escape(text)
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def quoted(path: str | Path) -> str:

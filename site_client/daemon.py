@@ -122,6 +122,7 @@ class Daemon:
         """
         polling = Polling(self._configuration.poll_seconds)
         note_running(self._work, self._configuration)
+        store.clear_scratch(self._work)  # of a daemon that was killed: images, perhaps
         self._heartbeat.begin(self._channel)
         service.ready()
         waits = "" if self._enrolment.is_accepted else "; it waits for the aggregator, to accept this site's card"

@@ -20,6 +20,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from shared.exchange.tables import SPLITS, Split
 from shared.exchange.weights import rewrite_tensors
 from shared.folder.durable import link_file, write_file
 from shared.folder.ownership import make_folder
+from shared.folder.removal import remove_tree
 from shared.learning.apart import IsTime, attended, last_words
 from shared.learning.data.units import Listed
 from shared.learning.metrics import Score
@@ -56,6 +58,7 @@ _HANDED: tuple[Split, ...] = ("train", "validation")
 _FIXED = ["epoch", "split", "loss"]
 _HEADER_BYTES = 1 << 20  # of a file of tensors, as other programs may write it
 _SAID = 500  # characters of an error that may quote what it wrote
+_MOST_SAID_BYTES = 1 << 26  # that it may print in a round
 _LEFT_BYTES = 1 << 30  # of the disk, which it must not fill
 _AT_WORK = 16  # files that a program may have in its directory while it works, such as ones that it renames in the end
 
@@ -102,11 +105,8 @@ def trained_outside(
         table = ScoreTable(configuration, trainer.policy, dataset, own=trainer.run.scores)
     else:
         table = trainer.measured(dataset, configuration, files)
-    make_folder(work / store.SCRATCH)
-    with tempfile.TemporaryDirectory(
-        prefix="program-", dir=work / store.SCRATCH, ignore_cleanup_errors=True
-    ) as scratch:
-        handed, written, taken = (Path(scratch, name) for name in ("round", "output", "taken"))
+    with _scratch(work) as scratch:
+        handed, written, taken = (scratch / name for name in ("round", "output", "taken"))
         for folder in (handed, written, taken):
             folder.mkdir()
         # 2. It is handed copies or links of what it may read, and works, shut in.
@@ -129,6 +129,17 @@ def trained_outside(
                 "who wrote it"
             ) from None
     return Worked(len(dataset.train), {names.METRICS: table.content()}, model, {})
+
+
+@contextmanager
+def _scratch(work: Path) -> Iterator[Path]:
+    """Make a directory for one round, and remove it with the images in it, whatever a program has made of its part."""
+    make_folder(work / store.SCRATCH)
+    scratch = Path(tempfile.mkdtemp(prefix="program-", dir=work / store.SCRATCH))
+    try:
+        yield scratch
+    finally:
+        remove_tree(scratch)
 
 
 def called(run: RunConfiguration, site: SiteConfiguration) -> str:
@@ -206,6 +217,11 @@ def _work(
     def goes_on() -> bool:
         is_time(0)
         _require_few(written, whose, largest)
+        if log.stat().st_size > _MOST_SAID_BYTES:
+            raise ActionRequiredError(
+                f"{whose}: was ended, for it printed more than {size_text(_MOST_SAID_BYTES)}, which are in {log}; have "
+                "it print less"
+            )
         return True
 
     too_long = ActionRequiredError(
@@ -319,10 +335,13 @@ def _rows(
         due.remove((epoch, split))
         told = {name: cell for name, cell in zip(header, line, strict=True) if name in trainer.run.scores}
         yield epoch, split, _evaluation(line[2], told, len(getattr(dataset, split)))
+    if due:
+        epoch, split = min(due)
+        raise Refusal(f"{path.name} has no line for split {split!r} of epoch {epoch}")
 
 
 def _due(trainer: Trainer, configuration: RoundConfiguration) -> set[tuple[int, Split]]:
-    """Return which rows a program may tell: with a known network the received model is measured here."""
+    """Return which rows a program tells: with a known network the received model is measured here."""
     of_epochs = {(epoch, split) for epoch in range(1, configuration.epochs + 1) for split in _HANDED}
     return of_epochs | ({(0, "validation")} if trainer.run.task == EXTERNAL else set())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -237,7 +236,7 @@ class RoundWork:
             known[names.SITE_MODEL] = trained
         self.go_on_or_stop(ref.run)
         self.sign(update, answer, known={} if trainer.run.plugins else known, wire=wire)
-        shutil.rmtree(self._work / store.SCRATCH, ignore_errors=True)
+        store.clear_scratch(self._work)
 
     def _first(self, ref: MessageRef, received: Path) -> Path | None:
         """Return round 1's global model, which is kept here in that round and compared with those of later ones."""

@@ -81,11 +81,11 @@ def start(
         handed: the directory that it reads.
         written: the directory that it writes into.
         log: takes what it says.
-        largest: bytes of a file that it writes, at most.
+        largest: bytes of the largest file that is taken of it.
         threads: how many of the processor it is told to take.
     """
     room = int(program.memory_gb * 1e9)
-    limits = [str(room // _KIB), str(-(-largest // _BLOCK))]
+    limits = [str(room // _KIB), str(-(-max(room, largest) // _BLOCK))]  # files in memory are files too
     private = partial(os.open, mode=0o600)  # it may print what it knows of patients
     with open(log, "wb", opener=private) as output, _filter() as calls:
         shut_in = [

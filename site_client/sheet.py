@@ -119,13 +119,13 @@ def measure(
         image, mask = files.get(unit.contents[0]), files.get(unit.label)
         try:
             picture = measured(image) if image is not None else None
-            shares = class_shares(mask, len(classes)).tolist() if mask is not None and classes else None
+            shares = class_shares(mask, len(classes)) if mask is not None else None
         except DataError:
             seen.unreadable += 1
             continue
         seen.read.append(unit)
         seen.pictures += [picture] if picture else []
-        seen.shares += [shares] if shares else []
+        seen.shares += [shares.tolist()] if shares is not None else []
     seen.seconds = time.monotonic() - began
     return seen
 

@@ -48,6 +48,7 @@ from shared.exchange.records.values import sentence
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.trust import Message
 from shared.folder.durable import sync_folder, write_file
+from shared.folder.removal import remove_tree
 from shared.learning.kept_card import CARD
 from shared.plurals import pluralize
 
@@ -68,6 +69,11 @@ class Decision:
 
     answer: Choice
     reason: str = ""
+
+
+def clear_scratch(work: Path) -> None:
+    """Remove what one round's work needs, and no other."""
+    remove_tree(work / SCRATCH)
 
 
 def write_decision(work: Path, run: str, decided: Decision) -> None:

@@ -9,7 +9,9 @@ import re
 import shutil
 import sys
 from base64 import b64decode
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from shared.errors import DataError
+from shared.learning import predictions
 from shared.learning.prediction_page import LONGEST_SIDE, MOST_SHOWN, Page
 from shared.learning.tasks import task_named
 from site_client.cli import main
@@ -194,6 +197,56 @@ def test_no_pictures_of_other_images_are_left_beside(folder: Path, tmp_path: Pat
     told = f"{tmp_path / 'out'}: has pictures of other images, as of {others[0].stem}, from an earlier prediction; "
     assert (result.exit_code, result.stderr) == (2, f"{told}name another folder\n")
     assert (tmp_path / "out" / "predictions.csv").read_bytes() == table
+
+
+def test_nothing_that_an_earlier_model_said_stays_beside(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    asked = ["predict", str(folder / "data" / "images"), "--model", str(folder / "model"), "--output", str(out)]
+    assert CliRunner().invoke(main, [*asked, "--page"]).exit_code == 0
+    assert CliRunner().invoke(main, asked).exit_code == 0
+    assert (out / "predictions.csv").exists() and not (out / "predictions.html").exists()
+    (out / "segmentations").mkdir()
+    result = CliRunner().invoke(main, asked)
+    told = f"{out}: has segmentations from an earlier prediction; pass --dicom-seg, or name another folder\n"
+    assert (result.exit_code, result.stderr) == (2, told)
+
+
+def test_an_image_that_goes_meanwhile_or_has_too_long_a_name_is_told_and_the_others_are_predicted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, out, long = tmp_path / "images", tmp_path / "out", "糖" * 81
+    shutil.copytree(folder / "data" / "images", images)
+    (images / f"{long}.png").write_bytes(next(images.iterdir()).read_bytes())
+    gone, *kept = sorted(path.stem for path in images.iterdir() if path.stem != long)
+    answers = predictions.each_answer
+
+    def meanwhile(*given: Any) -> Iterator[Any]:
+        (images / f"{gone}.png").unlink()
+        yield from answers(*given)
+
+    monkeypatch.setattr(predictions, "each_answer", meanwhile)
+    asked = ["predict", str(images), "--model", str(folder / "model"), "--output", str(out), "--page"]
+    result = CliRunner().invoke(main, asked)
+    assert result.exit_code == 1
+    assert f"{long}.png: its name is too long for its pictures; give it a shorter." in result.stderr
+    assert f"images/{gone}.png: cannot be read as an image" in result.stderr
+    rows = list(csv.DictReader((out / "predictions.csv").open(encoding="utf-8", newline="")))
+    assert sorted(row["image"] for row in rows) == kept
+    assert sorted(path.stem for path in (out / "masks").iterdir()) == kept
+
+
+def test_no_spreadsheet_computes_what_somebody_called_an_image_or_a_class(tmp_path: Path) -> None:
+    classes = ["=B2+1", "-1"]
+    settings = DISEASES | {"task_options": DISEASES["task_options"] | {"labels": classes}}
+    write_export(tmp_path / "model", **settings | {"task": "image_classification"})
+    (tmp_path / "images").mkdir()
+    Image.effect_noise((64, 64), 60).save(tmp_path / "images" / "@SUM(1+1).png")
+    asked = ["predict", str(tmp_path / "images"), "--output", str(tmp_path / "out"), "--model", str(tmp_path / "model")]
+    result = CliRunner().invoke(main, asked)
+    assert result.exit_code == 0, result.output
+    (row,) = csv.DictReader((tmp_path / "out" / "predictions.csv").open(encoding="utf-8", newline=""))
+    assert row["image"] == "'@SUM(1+1)"
+    assert row["grade_name"] in [f"'{name}" for name in classes]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such name")

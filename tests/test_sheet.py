@@ -78,6 +78,39 @@ def test_shares_of_a_mask(tmp_path: Path) -> None:
     assert class_shares(tmp_path / "mask.png", 2).tolist() == [0.7, 0.3]
 
 
+@pytest.mark.parametrize("classes", [(), ("b",), ("b", "v"), ("b", "v", "l"), ("b", "v", "l", "rare"), tuple("abcde")])
+def test_which_images_count_does_not_depend_on_the_classes_that_are_asked_for(
+    tmp_path: Path, classes: tuple[str, ...]
+) -> None:
+    """Else a survey that leaves a rare class out would be about the images without it, and tell how many have it."""
+    found, files = [], {}
+    for n in range(24):
+        image, mask = draw(tmp_path / f"images/{n}.png", seed=n), tmp_path / f"masks/{n}.png"
+        mask.parent.mkdir(exist_ok=True)
+        levels = np.zeros((40, 40), dtype=np.uint8)
+        levels[:8], levels[8:10] = 1, 2
+        if n in (3, 17):
+            levels[20:22] = 3
+        Image.fromarray(levels).save(mask)
+        files |= {hashed(image): image, hashed(mask): mask}
+        found.append(Unit(str(n), (hashed(image),), hashed(mask)))
+    torn = tmp_path / "torn.png"
+    torn.write_bytes(b"no mask")
+    files[hashed(torn)] = torn
+    found.append(Unit("torn", found[0].contents, hashed(torn)))
+    sheet = told(measure(found, files, classes, lambda: None), survey("segmentation", classes), duplicates=0, least=10)
+    assert (sheet.images, sheet.unreadable) == ("24", "fewer than 10")
+    assert list(sheet.class_shares) == list(classes)
+    if len(classes) > 2:  # two classes are told apart by whether a pixel is 0
+        assert (sheet.class_shares[classes[1]].p50, sheet.class_shares[classes[2]].p50) == ("0.2", "0.05")
+
+
+def test_where_a_mask_is_jpeg_no_shares_of_several_classes_are_told(tmp_path: Path) -> None:
+    Image.fromarray(np.full((8, 8), 2, dtype=np.uint8)).save(tmp_path / "mask.jpg")
+    assert class_shares(tmp_path / "mask.jpg", 3) is None
+    assert class_shares(tmp_path / "mask.jpg", 2).tolist() == [1.0, 0.0]
+
+
 def test_a_sheet_tells_counts_and_no_text_of_a_file(tmp_path: Path) -> None:
     paths = [draw(tmp_path / f"{SECRET} {n}.png", side=40 + n, seed=n, maker=SECRET) for n in range(24)]
     found = [

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from aggregator.report.meanings import meanings
 from aggregator.run_view import Part, Row, RunView, range_text
-from shared.escaping import escape
+from shared.escaping import uncomputed
 from shared.exchange.records.values import decimal_text
 from shared.exchange.tables import Split
 from shared.learning.metrics import mean_and_std
@@ -31,7 +31,6 @@ _BETWEEN = 3
 _TOO_SMALL = 0.0005
 """With three places it would look like 0, which it is not."""
 
-_FORMULA = ("=", "+", "-", "@")
 """What a spreadsheet would compute with, were it the beginning of a text."""
 
 
@@ -100,7 +99,7 @@ class Table:
         """Return all rows; a number in the shortest text that reads back as exactly that number."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([_csv_text(name) for name in self.header])
+        writer.writerow([uncomputed(name) for name in self.header])
         writer.writerows([_csv_cell(cell) for cell in row] for row in self.rows)
         return text.getvalue().encode()
 
@@ -405,15 +404,9 @@ def _csv_cell(cell: Cell) -> str:
         case int():
             return str(cell)
         case str():
-            return _csv_text(cell)
+            return uncomputed(cell)
         case MainScore():
-            return _csv_text(cell.name)
-
-
-def _csv_text(text: str) -> str:
-    """Return a text of somebody else's, so that no spreadsheet computes it."""
-    text = escape(text)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+            return uncomputed(cell.name)
 
 
 def _shown_cell(cell: Cell) -> ShownCell:

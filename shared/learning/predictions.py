@@ -5,6 +5,7 @@ from __future__ import annotations
 import colorsys
 import csv
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from shared.errors import ConfigurationError, DataError
-from shared.folder.durable import write_file, writing
+from shared.escaping import uncomputed
+from shared.folder.durable import temporary_name, write_file, writing
 from shared.learning.blame import require_ranges
 from shared.learning.data.dicom import read_any_levels
 from shared.learning.data.images import grey_of, not_hidden
@@ -35,6 +37,7 @@ from shared.learning.training import answers, evaluate, tame
 TABLE, PAGE = "predictions.csv", "predictions.html"
 MASKS, UNCERTAINTY, OVERLAYS, SEGMENTATIONS = ("masks", "uncertainty", "overlays", "segmentations")
 _IN_COLOUR, _UNSURE = "prediction (in colour)", "uncertainty (white: unsure)"
+_LONGEST_NAME = 255  # bytes, on most disks
 _COLOUR = 0.4  # share of a class's colour in an overlay
 
 
@@ -58,8 +61,8 @@ def predict(
 
     Raises:
         DataError: there is no readable image at all; names every problem. Or a page was asked of what is no picture.
-        ConfigurationError: ``out`` cannot be written, or holds pictures of others; or segmentations were asked of a
-            task that labels no pixels.
+        ConfigurationError: ``out`` cannot be written, or holds pictures of others or segmentations of before; or
+            segmentations were asked of a task that labels no pixels.
         ActionRequiredError: a package is missing.
     """
     if dicom_seg:
@@ -67,16 +70,24 @@ def predict(
     _require_own(out)
     opened, problems = _open(kept, images)
     _require_no_others(out, {*opened, *(path.stem for _, path in opened.values())})
+    if not dicom_seg:
+        _require_no_segmentations(out)
     samples = [sample for sample, _ in opened.values()]
     shown = Page(_title(kept), ORDERED_BY_UNCERTAINTY) if page and _are_pictures(samples) else None
     rows: list[dict[str, str]] = []
     try:
+        for earlier in (TABLE, PAGE):  # they would tell of other pictures than lie beside them
+            (out / earlier).unlink(missing_ok=True)
         for sample, probabilities, uncertainty in each_answer(kept, samples):
             if probabilities.ndim == 1:
                 row, pictures = _graded_row(kept, sample.id, probabilities, float(uncertainty)), _plainly(sample)
             else:
                 source = opened[sample.id][1]
-                drawn = _drawn(source, probabilities, uncertainty)
+                try:
+                    drawn = _drawn(source, probabilities, uncertainty)
+                except DataError as error:  # it changed, or went, since it was opened
+                    problems += error.problems
+                    continue
                 drawn.write(out, sample.id)
                 row, pictures = _segmented_row(kept, sample.id, drawn.classes, drawn.unsure), drawn.pictures
                 if dicom_seg:
@@ -84,6 +95,8 @@ def predict(
             rows.append(row)
             if shown:
                 shown.add(float(uncertainty.mean()), sample.id, _in_words(kept, row), pictures)
+        if not rows:
+            raise DataError(problems)
         path = out / TABLE
         write_file(path, _table(rows))
         if shown:
@@ -147,6 +160,14 @@ def _require_no_others(out: Path, asked: Set[str]) -> None:
         )
 
 
+def _require_no_segmentations(out: Path) -> None:
+    """Check that there are none that an earlier prediction wrote: the table would not tell of them."""
+    if (out / SEGMENTATIONS).exists():
+        raise ConfigurationError(
+            [f"{out}: has {SEGMENTATIONS} from an earlier prediction; pass --dicom-seg, or name another folder"]
+        )
+
+
 def _require_pixels(kept: KeptModel) -> None:
     """Check that DICOM segmentations can be written of what a model says."""
     if not kept.task.labels_pixels:
@@ -176,6 +197,8 @@ def _open(kept: KeptModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]]
             for sample in [] if path.is_dir() else kept.task.open_unlabelled(path, kept.options):
                 if sample.id in samples:
                     raise DataError([f"{path}: another image has the same name but for its ending; rename one."])
+                if kept.task.labels_pixels and len(os.fsencode(temporary_name(f"{sample.id}.png"))) > _LONGEST_NAME:
+                    raise DataError([f"{path}: its name is too long for its pictures; give it a shorter."])
                 samples[sample.id] = sample, path
         except DataError as error:
             problems += error.problems
@@ -357,5 +380,5 @@ def _table(rows: Sequence[dict[str, str]]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({column: uncomputed(cell) for column, cell in row.items()} for row in rows)
     return text.getvalue().encode()

@@ -62,9 +62,10 @@ KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
 EXAMPLE = Path(__file__).parents[2] / "configs" / "external_trainer"
 CLASSES = ("normal", "glaucoma", "cataract")
 SAME = "cp /round/received.safetensors /output/trained.safetensors\n"
-TABLE = (
-    "printf 'epoch,split,loss,seconds,secret\\n1,train,0.25,3,7\\n1,validation,0.123456,2,7\\n' > /output/metrics.csv\n"
-)
+LINES = ("epoch,split,loss,seconds,secret", "0,validation,0.5,1,7", "1,train,0.25,3,7", "1,validation,0.123456,2,7")
+TABLE = "".join(f"echo {line} >> /output/metrics.csv\n" for line in LINES)
+OF_KNOWN = "".join(f"echo {line} >> /output/metrics.csv\n" for line in LINES if not line.startswith("0"))
+"""Where the network is known, the received model is measured by dropfed."""
 
 
 def installed(home: Path, script: str, *command: str, **limits: float) -> Program:
@@ -85,7 +86,7 @@ def test_one_site_trains_by_a_program_and_the_other_by_pytorch(tmp_path: Path) -
         trainer={"name": "own", "sites": ["north"]}, scores={"seconds": {"lowest": 0.0}}, tolerance=0.01
     )
     handed = "test $(ls /round/masks | wc -l) = 15 && grep -x split,label,images,masks /round/files.csv\n"
-    program = installed(tmp_path / "program", handed + SAME + TABLE)
+    program = installed(tmp_path / "program", handed + SAME + OF_KNOWN)
     with Federation(tmp_path, run) as federation:
         federation.change(federation.site("north") / "site.yaml", policy=allowing(program).model_dump())
         federation.run_to_the_end()
@@ -376,7 +377,10 @@ FAULTS = {
     "writes an odd name": (f"{SAME}{TABLE}touch \"/output/$(printf 'a\\033b')\"", r"\(a\\x1bb: was not asked for"),
     "writes a folder": ("mkdir /output/more; sleep 600", r"was ended, for it writes more than"),
     "writes many": ("for n in $(seq 40); do touch /output/$n; done; sleep 600", r"was ended, for it writes more than"),
-    "writes too much": (f"{TABLE}{BIG} > /output/trained.safetensors", r"ended with an error"),
+    "writes too much": (
+        f"{TABLE}{BIG} > /output/trained.safetensors",
+        r"bytes, more than|was ended, for it writes more",
+    ),
     "links to a secret": (f"{TABLE}ln -s /etc/passwd /output/trained.safetensors", r"is no file that can be read"),
     "links to its table": (f"{TABLE}ln /output/metrics.csv /output/trained.safetensors", r"is no file of its own"),
     "writes a pipe": (f"{TABLE}mkfifo /output/trained.safetensors", r"trained\.safetensors: is no file of its own"),
@@ -395,7 +399,7 @@ FAULTS = {
     "lies about lengths": (f"{TABLE}cp short /output/trained.safetensors", r"the bytes of weight are not in it"),
     "writes a large table": (
         f"{SAME}{BIG} > /output/metrics.csv",
-        r"metrics\.csv has \d+ bytes, more than|ended with an err",
+        r"metrics\.csv:? has \d+ bytes, more than|was ended, for it writes more",
     ),
     "writes many lines": (f"{SAME}seq 20000 > /output/metrics.csv", r"more than 10000 lines"),
     "quotes": (f"""{SAME}echo 'epoch,"split",loss' > /output/metrics.csv""", r"a cell is quoted"),
@@ -407,6 +411,15 @@ FAULTS = {
         f"{SAME}printf 'epoch,split,loss\\n0,test,1\\n' > /output/metrics.csv",
         r"a line for split",
     ),
+    "tells of no validation": (
+        f"{SAME}printf 'epoch,split,loss\\n0,validation,1\\n1,train,1\\n' > /output/metrics.csv",
+        r"metrics\.csv has no line for split 'validation' of epoch 1",
+    ),
+    "tells nothing": (
+        f"{SAME}echo epoch,split,loss > /output/metrics.csv",
+        r"no line for split 'validation' of epoch 0",
+    ),
+    "prints much": ("head -c 70M /dev/zero; sleep 600", r"was ended, for it printed more than"),
     "tells twice": (f"{SAME}{TABLE}echo 1,train,1,1,1 >> /output/metrics.csv", r"or a second, not asked for"),
     "tells of epoch 2": (f"{SAME}printf 'epoch,split,loss\\n2,train,1\\n' > /output/metrics.csv", r"of epoch 2"),
     "says much": (f"{SAME}printf 'epoch,split,loss\\n1,%0200000d,1\\n' 7 > /output/metrics.csv", r"\(.{500}\); ask"),
@@ -439,6 +452,23 @@ def test_a_program_that_misbehaves_is_named_and_nothing_leaves(hospital: AtWork,
     assert str(raised.value).startswith("trainer own at north: ")
     assert not (hospital.work / "trained.safetensors").exists()
     assert not children_of_this_process()
+
+
+def test_its_limits_are_of_what_it_takes_and_not_of_its_models_size(hospital: AtWork) -> None:
+    """What it prints, and files in memory, by which loaders share images, may be larger than a small model."""
+    much = "head -c 5M /dev/zero; head -c 5M /dev/zero > /tmp/x; truncate -s 5M /dev/shm/x\n"
+    table, _ = hospital.trains(installed(hospital.home / "program", much + SAME + TABLE, memory_gb=0.1))
+    assert table
+
+
+def test_of_a_daemon_that_was_killed_no_image_stays_with_the_next(tmp_path: Path) -> None:
+    draw(tmp_path / "data", 60, 1)
+    hospital = Hospital(tmp_path / "hospital", tmp_path / "data")
+    left = hospital.work / "scratch" / "program-1" / "round" / "images"
+    left.mkdir(parents=True)
+    (left / "000001.png").write_bytes(b"of a patient")
+    hospital.live()
+    assert not (hospital.work / "scratch").exists()
 
 
 def test_a_program_does_not_fill_the_disk(hospital: AtWork, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -536,7 +566,7 @@ def test_the_daemon_goes_on_until_the_program_does(tmp_path: Path) -> None:
     with site.living():
         site.wait_until(lambda: "trainer own at north: ended with an error (Meier is ill)" in trouble(here))
         site.wait_until(lambda: trouble(there) == PUBLIC_TROUBLE)
-        (tmp_path / "program" / "train.sh").write_text(SAME + TABLE)
+        (tmp_path / "program" / "train.sh").write_text(SAME + OF_KNOWN)
         site.wait_until(lambda: "are not those that site.yaml, policy: external_trainers, allows" in trouble(here))
     assert not (site.drop / update).exists()
     site.set_policy(allowing(program.model_copy(update={"sha256": fingerprint(program)})))

@@ -1,5 +1,7 @@
 """Reading images and masks: every format and bit depth, and one error that says everything."""
 
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -7,9 +9,11 @@ from PIL import Image
 from shared.check import look_at_masks
 from shared.errors import DataError
 from shared.learning.data.dicom import read_any_levels
+from shared.learning.data.headers import fields_that_may_name
 from shared.learning.data.images import odd_masks, read_image, read_mask, read_pairs, scale_to
 from shared.learning.data.tables import without_line
 from shared.learning.tasks import task_named
+from site_client.pictures import maker_of
 
 RAMP = np.linspace(0, 255, 40 * 48).reshape(40, 48).astype(np.uint8)
 EXACT = pytest.approx(RAMP / 255, abs=1e-6)
@@ -43,6 +47,24 @@ def test_eight_bits(tmp_path, name, expected, colour):
 def test_sixteen_bits_keep_their_depth_and_their_range(tmp_path, name):
     array = RAMP.astype(np.uint16) * 100 + 7  # the highest is 25,507: not stretched to 1
     assert read_image(save(tmp_path / name, array)) == pytest.approx(array / 65535, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.tif"])
+def test_whatever_a_file_is_called_no_program_in_it_is_run(tmp_path, monkeypatch, name):
+    """Of PostScript, Pillow would have Ghostscript draw the picture."""
+    ghostscript = tmp_path / "bin" / "gs"
+    ghostscript.parent.mkdir()
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", str(ghostscript.parent), prepend=os.pathsep)
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    path = tmp_path / name
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n%%EOF\n")
+    with pytest.raises(DataError, match=f"{name}: cannot be read as an image"):
+        read_any_levels(path)
+    assert fields_that_may_name(path) == []
+    assert maker_of(path) == "not said"
+    assert not (tmp_path / "ran").exists()
 
 
 def test_big_endian_tiff(tmp_path):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from PIL import ExifTags, Image
 
+from shared.learning.data.images import PICTURES
+
 _NAMED_FIELDS = (
     *("ImageDescription", "Artist", "DocumentName", "HostComputer", "Copyright", "GPSInfo"),
     *("XPTitle", "XPComment", "XPAuthor", "XPKeywords", "XPSubject"),
@@ -53,7 +55,7 @@ def fields_that_may_name(path: Path) -> list[str]:
 
 
 def _of_picture(path: Path) -> list[str]:
-    with Image.open(path) as file:
+    with Image.open(path, formats=PICTURES) as file:
         said = file.info
         # of a PNG that has no such block before its pixels, Pillow would decode them to look behind
         exif = file.getexif() if file.format != "PNG" or "exif" in said else Image.Exif()

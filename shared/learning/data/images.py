@@ -25,6 +25,8 @@ from shared.service import alive
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
 EXTENSIONS = (".png", *JPEG_EXTENSIONS, ".tif", ".tiff")
+PICTURES = ("PNG", "JPEG", "TIFF")
+"""What such a file may hold, by Pillow's names: no program that draws, as PostScript is, whatever it is called."""
 
 _MOST_SAID = 3  # files of which each has a line of its own; of more their number is said
 _DICOM_MARK, _DICOM_MARK_AT = b"DICM", 128
@@ -201,8 +203,7 @@ def read_mask(path: Path, classes: int) -> NDArray[np.uint8]:
     Raises:
         DataError: the file cannot be read as an image of 8 or 16 bits, or has a value that is no class.
     """
-    levels, highest = read_levels(path)
-    grey = brightest(levels) if levels.ndim == 3 else levels
+    grey, highest = mask_levels(path)
     is_jpeg = path.suffix.lower() in JPEG_EXTENSIONS
     if classes == 2:
         return np.asarray(grey > (highest // 2 if is_jpeg else 0), dtype=np.uint8)
@@ -213,6 +214,16 @@ def read_mask(path: Path, classes: int) -> NDArray[np.uint8]:
             [f"{short_name(path)}: has a pixel of {most}, and the classes are numbered 0 to {classes - 1}; correct it."]
         )
     return grey.astype(np.uint8)
+
+
+def mask_levels(path: Path) -> tuple[NDArray[np.integer], int]:
+    """Return the brightest stored value of each pixel of a mask, (H, W), and the highest that there can be.
+
+    Raises:
+        DataError: the file cannot be read as an image of 8 or 16 bits.
+    """
+    levels, highest = read_levels(path)
+    return (brightest(levels) if levels.ndim == 3 else levels), highest
 
 
 def brightest(levels: NDArray[np.integer]) -> NDArray[np.integer]:
@@ -362,7 +373,7 @@ def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int
         with warnings.catch_warnings():
             # Pillow warns where a file claims to be huge, and refuses only at twice that; here both are refused.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as file:
+            with Image.open(path, formats=PICTURES) as file:
                 pages = getattr(file, "n_frames", 1)
                 mode = file.mode
                 if mode in _EIGHT_BIT_MODES:

@@ -1,0 +1,62 @@
+"""A directory that somebody else's program has filled goes, whatever that has made of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from shared.folder.removal import remove_tree
+
+DEEP = 3000  # directories in each other: more than Python calls itself, and longer than a path may be
+
+
+def dig(root: Path) -> None:
+    here = os.open(root, os.O_RDONLY)
+    for _ in range(DEEP):
+        os.mkdir("d", dir_fd=here)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = deeper
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECTORY"), reason="no paths relative to a directory")
+def test_however_deep_it_is(tmp_path: Path) -> None:
+    root = tmp_path / "scratch"
+    (root / "output").mkdir(parents=True)
+    (root / "0").mkdir()  # called as what is moved up might be
+    (root / "0" / "1").write_bytes(b"")
+    dig(root / "output")
+    try:
+        remove_tree(root)
+        assert list(tmp_path.iterdir()) == []
+    finally:  # nor can pytest remove what is left
+        subprocess.run(["rm", "-rf", str(root)], check=True)
+
+
+def test_no_link_is_followed_and_rights_are_no_obstacle(tmp_path: Path) -> None:
+    outside, root = tmp_path / "data", tmp_path / "scratch"
+    (outside / "images").mkdir(parents=True)
+    (outside / "labels.csv").write_text("id,label\n")
+    for path, mode in ((outside, 0o750), (outside / "labels.csv", 0o640)):
+        path.chmod(mode)
+    inner = root / "output" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "link").symlink_to(outside / "labels.csv")
+    (root / "output" / "link").symlink_to(outside)
+    os.link(outside / "labels.csv", inner / "second name")
+    inner.chmod(0)
+    (root / "output").chmod(0o500)
+    remove_tree(root)
+    assert not root.exists()
+    assert [path.name for path in sorted(outside.iterdir())] == ["images", "labels.csv"]
+    assert [path.stat().st_mode & 0o777 for path in (outside, outside / "labels.csv")] == [0o750, 0o640]
+
+
+def test_what_is_not_there_is_removed(tmp_path: Path) -> None:
+    remove_tree(tmp_path / "scratch")
+    assert not (tmp_path / "scratch").exists()
