@@ -38,7 +38,7 @@ from shared.exchange.records.values import time_text
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.retention import may_be_removed
 from shared.exchange.signing import digest_of, open_signed
-from shared.exchange.trust import Message, Peer, check_sizes, open_federation
+from shared.exchange.trust import Message, Peer, check_sizes, open_federation, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import disk_trouble, sync_file, write_file
 from shared.folder.forbearing import ForbearingFolder
@@ -48,6 +48,7 @@ from shared.folder.lock import make_work, work_lock
 from shared.folder.ownership import make_folder
 from shared.folder.retrying import RetryingFolder
 from shared.folder.stopping import cut_after
+from shared.plurals import pluralize
 from shared.polling import Polling
 from shared.sizes import size_text
 from shared.trouble import Trouble, tolerate_unwritable
@@ -145,6 +146,7 @@ class Mover:
         self._moved = set(self._list.read_text().splitlines()) if self._list.exists() else set[str]()
         self._status: str | None = None
         self._told: set[str] = set()
+        self._manifests: dict[MessageRef, Manifest] = {}  # of the directory; none changes once it is there
         self._has_looked_back = False
 
     def move(self) -> bool:
@@ -154,6 +156,12 @@ class Mover:
             DropfedError: what stands in the way.
         """
         self._server.look_anew()
+        if not self._has_looked_back:
+            is_taken_back = self._take_back()
+            self._forget_lost()
+            self._has_looked_back = True
+            if is_taken_back:
+                return True
         sent, fetched = self._send(), self._fetch()
         for run in runs_in(self._here):
             self._forget_weights(run)
@@ -163,9 +171,6 @@ class Mover:
 
     def _send(self) -> bool:
         """Bring what the daemon has left: a key before what it signs, the heartbeat last."""
-        if not self._has_looked_back:
-            self._forget_lost()
-            self._has_looked_back = True
         before = len(self._moved)
         for path in self._records():
             if path not in self._moved:
@@ -204,8 +209,12 @@ class Mover:
         found = []
         for run in runs_in(self._here):
             for ref in places_in(self._here, run):
-                if ref.is_from_site == from_site and (content := self._read_here(ref.manifest)) is not None:
-                    found.append((ref, self._manifest(ref, content)))
+                if ref.is_from_site != from_site:
+                    continue
+                if ref not in self._manifests and (content := self._read_here(ref.manifest)) is not None:
+                    self._manifests[ref] = self._manifest(ref, content)
+                if ref in self._manifests:
+                    found.append((ref, self._manifests[ref]))
         return sorted(found, key=lambda each: each[1].seq)
 
     def _manifest(self, ref: MessageRef, content: bytes) -> Manifest:
@@ -220,8 +229,11 @@ class Mover:
         """Bring a message to the server, or take back there what of it the daemon has removed by the run's rule.
 
         Raises:
-            ActionRequiredError: it is not whole here.
+            ActionRequiredError: it is not whole here, or the server has another.
         """
+        if ref.manifest not in self._moved and self._server.find(ref.manifest) is not None:
+            self._require_the_same_there(ref)
+            self._note(ref.manifest, *(f"{ref.path}/{name}" for name in manifest.files))
         is_there, kept = ref.manifest in self._moved, {entry.name for entry in self._here.entries(ref.path)}
         for name, entry in sorted(manifest.files.items()):
             path = f"{ref.path}/{name}"
@@ -239,6 +251,15 @@ class Mover:
             self._note(ref.manifest)
             logger.info("brought %s to the server", ref.path)
 
+    def _require_the_same_there(self, ref: MessageRef) -> None:
+        """Check that nothing else than what is here was sent in a message's place, before any of it is replaced."""
+        if self._read_there(ref.manifest) != self._read(ref.manifest):
+            raise ActionRequiredError(
+                f"{ref.manifest} on the server is another than the one here: this work directory is older than what "
+                "this site has signed, or a second daemon has its key; stop the daemon, and put the files of the "
+                "backup into an empty WORK, as after a lost disk; nothing more is sent meanwhile"
+            )
+
     def _require_as_signed(self, path: str, entry: FileEntry) -> None:
         if self._here.hash(path) != (entry.size, entry.sha256):
             reason = RejectedError(path, "is not the file its manifest names (SHA-256 differs)")
@@ -248,20 +269,56 @@ class Mover:
         """Return whether the daemon may have removed the weights of its message, as far as can be read here."""
         return ref.round_no in self._settled(ref.run) and self._keep(ref.run) != "all"
 
-    def _note(self, path: str) -> None:
-        self._moved.add(path)
+    def _note(self, *paths: str) -> None:
+        self._moved.update(paths)
         write_file(self._list, "".join(f"{each}\n" for each in sorted(self._moved)).encode())
 
     # --- from the server -----------------------------------------------------------------------------------
 
+    def _take_back(self) -> bool:
+        """Bring here what this site has signed and the directory has not, as after a lost disk; the card comes last,
+        for until that is here the daemon signs nothing. Return whether there was anything.
+
+        Raises:
+            RejectedError: of a site that lost its disk, what lies on the server is not all its own, or not whole.
+        """
+        card = self._read_here(names.SITE_CARD)
+        if (shown := card or self._read_there(names.SITE_CARD)) is None:
+            return False  # it has not joined yet
+        self._fetch_records()
+        own, _ = self._with_keys(self._own(shown))
+        for path in _lasting_records(self._server, names.SHEETS):
+            if self._read_here(path) is None and (sheet := self._read_there(path)) is not None:
+                self._here.create(path, sheet)  # the daemon looks whether it is its own
+        missing = self._new_messages(own, is_lost=card is None)
+        for message, manifest in missing:
+            self._fetch_message(message, manifest, may_lack=True)
+            self._note(message.ref.manifest, *(f"{message.ref.path}/{name}" for name in message.manifest.files))
+        if card is None:
+            self._fetch()
+            self._here.create(names.SITE_CARD, shown)
+            self._note(*self._records())
+            signed = pluralize(len(missing), "message")
+            logger.warning("brought this site's card, and %s that it had signed, from the server", signed)
+        return card is None or bool(missing)
+
+    def _own(self, card: bytes) -> Peer:
+        """Return this site as its card shows it.
+
+        Raises:
+            RejectedError: it is no card of this site.
+        """
+        us, federation = self._aggregator, self._read_here(names.FEDERATION)
+        key = open_site_card(card, federation=us.federation, site=us.site, secret=None).key
+        if federation is not None and key != open_federation(federation, aggregator_key=None).site_key:
+            raise RejectedError(names.SITE_CARD, f"shows another key than {names.FEDERATION}")
+        return Peer(us.federation, us.site, us.site, key)
+
     def _fetch(self) -> bool:
         """Bring what the aggregator has left."""
-        found = self._fetch_keys()
-        for path in (names.FEDERATION, names.README, *_lasting_records(self._server, names.SURVEYS)):
-            if self._read_here(path) is None and (content := self._read_there(path)) is not None:
-                found |= self._is_record_fetched(path, content)
+        found = self._fetch_records()
         seq = max((manifest.seq for _, manifest in self._messages_here(from_site=False)), default=0)
-        new = self._new_messages()
+        new = self._new_messages(self._aggregator)
         settled = {(each.ref.run, each.ref.round_no) for each, _ in new if each.ref.kind == "verdict"}
         for message, manifest in new:  # none without the one before it, which a torn read may lack
             ref = message.ref
@@ -270,19 +327,27 @@ class Mover:
                 seq, found = seq + 1, True
         return found
 
-    def _fetch_keys(self) -> bool:
-        """Bring the aggregator's hand-overs that hold. Whether they are followed, the daemon asks a person."""
+    def _fetch_records(self) -> bool:
+        """Bring what the aggregator has left that is part of no message. Whether a key is followed, people decide."""
+        self._aggregator, found = self._with_keys(self._aggregator)
+        for path in (names.FEDERATION, names.README, *_lasting_records(self._server, names.SURVEYS)):
+            if self._read_here(path) is None and (content := self._read_there(path)) is not None:
+                found |= self._is_record_fetched(path, content)
+        return found
+
+    def _with_keys(self, sender: Peer) -> tuple[Peer, bool]:
+        """Bring here a sender's hand-overs that hold; return the sender with them, and whether one was new here."""
         found = False
         while True:
-            path = names.handover_path(self._aggregator.next_key_number, AGGREGATOR)
-            if (content := self._read_there(path)) is None:
-                return found
+            path = names.handover_path(sender.next_key_number, sender.sender)
+            if (content := self._read_there(path) or self._read_here(path)) is None:
+                return sender, found
             try:
-                self._aggregator = self._aggregator.hand_over(content)
+                sender = sender.hand_over(content)
             except RejectedError as error:
                 self._leave_there(path, error)
-                return found
-            found = found or self._read_here(path) is None
+                return sender, found
+            found |= self._read_here(path) is None
             self._here.create(path, content)
 
     def _is_record_fetched(self, path: str, content: bytes) -> bool:
@@ -311,17 +376,29 @@ class Mover:
         if path == names.README and federation.files[path].sha256 != digest_of(content):
             raise RejectedError(path, f"is not the file {names.FEDERATION} names (SHA-256 differs)")
 
-    def _new_messages(self) -> list[tuple[Message, bytes]]:
-        """Return what the aggregator has left in the runs that have not ended, in the order in which it signed it."""
-        found = []
+    def _new_messages(self, sender: Peer, *, is_lost: bool = False) -> list[tuple[Message, bytes]]:
+        """Return what a sender has left that is not here, in the order in which it signed it; of the aggregator in the
+        runs that have not ended.
+
+        Args:
+            is_lost: this is the site, and lost its disk: then anything that is not its own may hide what is.
+
+        Raises:
+            RejectedError: so it is.
+        """
+        found, is_own = [], sender.sender != AGGREGATOR
         for run in runs_in(self._server):
-            if any(self._is_here(MessageRef(end, run)) for end in _ENDS):
+            if not is_own and any(self._is_here(MessageRef(end, run)) for end in _ENDS):
                 continue
-            for ref in places_in(self._server, run, but=self._settled(run)):
-                if not ref.is_from_site and not self._is_here(ref) and (content := self._read_there(ref.manifest)):
+            for ref in places_in(self._server, run, but=() if is_own else self._settled(run)):
+                if ref.is_from_site != is_own or self._is_here(ref):
+                    continue
+                if content := self._read_there(ref.manifest):
                     try:
-                        found.append((self._aggregator.open_out_of_order(content, ref), content))
+                        found.append((sender.open_out_of_order(content, ref), content))
                     except RejectedError as error:
+                        if is_lost:
+                            raise
                         self._leave_there(ref.path, error)
         return sorted(found, key=lambda each: each[0].manifest.seq)
 

@@ -14,18 +14,20 @@ from pathlib import Path
 import pytest
 
 from shared.audit.verify import verify
-from shared.errors import ActionRequiredError, ConfigurationError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MessageRef, ref_at
 from shared.exchange.trust import Peer
+from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder
 from shared.folder.local import LocalFolder
 from shared.folder.lock import work_lock
 from site_client.configuration import read_configuration
 from site_client.moving import HOME, Mover, last_look, move
 from site_client.stopping import stop_event
+from tests.federation.hospital import Hospital, Watched
 from tests.federation.jobs import PAUSE_S
-from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
+from tests.federation.running import POLICY, RUN, TASK, WAIT_S, Federation, run_configuration, write_data
 from tests.federation.test_crashes import DIED
 from tests.played import RUN as PLAYED_RUN
 from tests.played import Played
@@ -102,11 +104,12 @@ def test_a_site_without_a_network_takes_part_to_the_end(
         anew, aggregator = tmp_path / "anew", peer_of(work)
         move = mover_of(anew, server, aggregator)
         assert move() and from_aggregator(anew / "here") == from_aggregator(server)
+        assert len(list((anew / "here").rglob("from_site/manifest.json"))) == 3  # and what the site had signed itself
+        assert [finding.file for finding in verify(LocalFolder(anew / "here")).findings] == [names.STATUS]
         (anew / "here" / "sheets").mkdir()
         (anew / "here" / "sheets" / "0001.json").write_bytes(b"an answer")
         assert move() and (server / "sheets" / "0001.json").read_bytes() == b"an answer"
         assert not move()
-        assert not list((anew / "here").rglob("consent.json"))  # which is the site's own to send
 
         assert_what_is_forged_waits(tmp_path / "later", server, aggregator, caplog)
 
@@ -175,3 +178,102 @@ def test_what_stands_in_the_way_of_moving_is_told(tmp_path: Path) -> None:
             pytest.raises(ActionRequiredError, match="another `dropfed-site move` works here"),
         ):
             move(work, read_configuration(work), stop_event(None), once=True)
+
+
+# --- what is put back ---------------------------------------------------------------------------------------------
+
+
+class Apart(Hospital):
+    """A hospital whose daemon sees ``exchange`` alone; ``move`` is the test's to call."""
+
+    def __init__(self, home: Path, data: Path) -> None:
+        self.exchange = home / "exchange"
+        self.exchange.mkdir(mode=0o700, parents=True)
+        super().__init__(home, data)
+
+    def live(self) -> None:
+        self.move()
+        self.folder = Watched(self.exchange)
+        super().live()
+        self.move()
+
+    def move(self) -> None:
+        """As ``dropfed-site move --once`` does."""
+        home = self.home / "move"
+        home.mkdir(exist_ok=True)
+        mover = Mover(home, ListedFolder(LocalFolder(self.drop)), LocalFolder(self.exchange), peer_of(self.work))
+        while mover.move():
+            pass
+
+    def lose_the_disk(self) -> None:
+        """All but the six files."""
+        backup = ("site.yaml", "signing.key", "encryption.key", "password", "division.json", "budget.json")
+        kept = {name: (self.work / name).read_bytes() for name in backup if (self.work / name).exists()}
+        for lost in (self.work, self.exchange, self.home / "move"):
+            shutil.rmtree(lost)
+        for made in (self.work, self.exchange):
+            made.mkdir(mode=0o700)
+        for name, content in kept.items():
+            write_file(self.work / name, content, private=True)
+
+
+@pytest.fixture
+def hospital(tmp_path: Path) -> Apart:
+    """It has answered the first round."""
+    write_data(TASK, tmp_path / "data", 0, 20, seed=1)
+    site = Apart(tmp_path / "hospital", tmp_path / "data")
+    run = site.offer(run_configuration(sites=["north"], quorum=1, rounds=2, tolerance=None))
+    site.live()
+    assert site.receive(MessageRef("consent", RUN))
+    site.send_round(run, 1)
+    site.live()
+    assert site.receive(MessageRef("update", RUN, 1))
+    return site
+
+
+def test_a_site_that_lost_its_disk_gets_back_what_it_had_signed(
+    hospital: Apart, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = {path: path.read_bytes() for path in hospital.drop.rglob("*.*") if path.name != names.STATUS}
+    hospital.lose_the_disk()
+    hospital.live()
+    assert "brought this site's card, and 2 messages that it had signed, from the server" in caplog.text
+    assert f"restored from the folder: this site's card and 2 messages of its in 1 run ({RUN})" in caplog.text
+    assert {path: path.read_bytes() for path in hospital.drop.rglob("*.*") if path.name != names.STATUS} == whole
+    for folder in (hospital.drop, hospital.exchange):
+        assert not verify(LocalFolder(folder)).findings
+
+
+def test_until_all_is_here_that_it_had_signed_its_card_is_not_and_it_signs_nothing(hospital: Apart) -> None:
+    consent = hospital.drop / MessageRef("consent", RUN).manifest
+    as_it_was = consent.read_bytes()
+    hospital.lose_the_disk()
+    consent.write_bytes(as_it_was.replace(b"consent", b"consens"))
+    with pytest.raises(RejectedError, match=f"{MessageRef('consent', RUN).path}"):
+        hospital.live()
+    assert not (hospital.exchange / names.SITE_CARD).exists()
+    consent.write_bytes(as_it_was)
+    hospital.live()
+    assert (hospital.exchange / MessageRef("update", RUN, 1).manifest).exists()
+
+
+def test_an_old_copy_that_answers_otherwise_replaces_nothing_on_the_server(tmp_path: Path) -> None:
+    write_data(TASK, tmp_path / "data", 0, 20, seed=1)
+    site = Apart(tmp_path / "hospital", tmp_path / "data")
+    site.offer(run_configuration(sites=["north"], quorum=1, rounds=2, tolerance=None))
+    site.move()
+    places = (site.work, site.exchange, site.home / "move")
+    for place in places:
+        shutil.copytree(place, tmp_path / "old" / place.name)
+    site.live()
+    answered = MessageRef("consent", RUN)
+    signed = {path: path.read_bytes() for path in (site.drop / answered.path).iterdir()}
+    for place in places:
+        shutil.rmtree(place)
+        shutil.copytree(tmp_path / "old" / place.name, place)
+    site.set_policy(POLICY.model_copy(update={"tasks": ["segmentation"]}))
+    site.folder = Watched(site.exchange)
+    Hospital.live(site)  # before anybody has moved
+    with pytest.raises(ActionRequiredError, match=f"{answered.manifest} on the server is another than the one here"):
+        site.move()
+    assert {path: path.read_bytes() for path in (site.drop / answered.path).iterdir()} == signed
