@@ -75,11 +75,13 @@ class Consents:
         configuration, sharing = store.offer(self._ledger, run)
         decided = store.decision(self._work, run)
         site, decision = self._configuration, decided.answer == "yes" if decided else None
-        judgement = judge(site.policy, configuration, decision, site.site, own_places(self._work, site))
+        places, answered = own_places(self._work, site), store.answered(self._ledger)
+        judgement = judge(site.policy, configuration, decision, site.site, places, answered=answered)
         images = {}
         if judgement.answer == "ask":
             if run not in self._left_to_people:
                 command = f"dropfed-site approve {run} --work {quoted(self._work)}"
+                logger.warning("run %s: %s", run, judgement.reason)
                 logger.warning("run %s asks for consent: `%s`, or `decline` instead", run, command)
             self._left_to_people.add(run)
             return False

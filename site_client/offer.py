@@ -24,7 +24,7 @@ from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import FILE, SiteConfiguration, configuration_in_force, require_here
 from site_client.division import DIVISION, budget_here, division_here
-from site_client.policy import judge
+from site_client.policy import judge, other_truth
 from site_client.programs import own_places, program_for, told
 from site_client.rotation import read_ledger
 
@@ -194,6 +194,8 @@ def describe(work: Path, run: str) -> str:
             "compares:           each model with the one that training began with, on this site's test images; the "
             f"difference of the main score and its standard error leave in {names.METRICS}"
         )
+    if (difference := other_truth(configuration, store.answered(read_ledger(work)))) is not None:
+        lines.append(f"to be compared:     {difference}; scores of both tell of the images whose class differs")
     lines += _plugins(configuration)
     lines += _trainer(work, configuration)
     lines += _required(work, configuration, sharing, required, is_open=standing(work, run) == "offered")

@@ -198,4 +198,5 @@ def _asks_a_person(work: Path, site: SiteConfiguration, ledger: Mirror, run: str
         return False
     decided = store.decision(work, run)
     decision = decided.answer == "yes" if decided else None
-    return judge(site.policy, configuration, decision, site.site, own_places(work, site)).answer == "ask"
+    places, answered = own_places(work, site), store.answered(ledger)
+    return judge(site.policy, configuration, decision, site.site, places, answered=answered).answer == "ask"

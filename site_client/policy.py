@@ -4,13 +4,15 @@ trains, are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from shared.errors import ConfigurationError
 from shared.exchange.records.run import RunConfiguration
 from shared.learning.plugins import disagreements
+from shared.learning.tasks import TERMS, terms_of
 from site_client import programs
 from site_client.apart import ALLOWED_IN
 from site_client.configuration import Policy
@@ -28,7 +30,13 @@ class Judgement:
 
 
 def judge(
-    policy: Policy, run: RunConfiguration, decision: bool | None, site: str = "", places: Sequence[Path] = ()
+    policy: Policy,
+    run: RunConfiguration,
+    decision: bool | None,
+    site: str = "",
+    places: Sequence[Path] = (),
+    *,
+    answered: Iterable[RunConfiguration] = (),
 ) -> Judgement:
     """Return yes, no or ask for a run, by its configuration alone; ``excesses`` has what follows from it.
 
@@ -36,6 +44,7 @@ def judge(
         site: which this is, for a run in which some sites train by a program.
         decision: what a person at the hospital decided, if anyone did. It cannot widen the policy.
         places: this hospital's own, which a program that trains must not see; ``programs.own_places``.
+        answered: the runs that this site has said yes or no to.
     """
     refusals = [
         f"this hospital does not take part in {what} {found}"
@@ -61,7 +70,35 @@ def judge(
         return Judgement("yes", "a person at the hospital approved")
     if policy.consent == "ask":
         return Judgement("ask", "a person at the hospital must decide")
+    if (difference := other_truth(run, answered)) is not None:
+        return Judgement("ask", f"a person at the hospital must decide, for {difference}")
     return Judgement("yes", "the hospital's policy allows it")
+
+
+def other_truth(run: RunConfiguration, answered: Iterable[RunConfiguration]) -> str | None:
+    """Return which run before this one took something else as true of the same images, as a clause; None if none did.
+
+    Whoever subtracts the scores of one model in both learns of the images whose class differs, perhaps of a single one;
+    and a no without a person's doing tells that some image, or recording, is not as the run has it.
+    """
+    told = _truths(run)
+    for other in answered:
+        before = _truths(other) if other.task == run.task else {}
+        if other.run != run.run and (changed := [name for name in before.keys() & told if before[name] != told[name]]):
+            return f"run {other.run} had other {', '.join(sorted(changed))} over the same images"
+    return None
+
+
+def _truths(run: RunConfiguration) -> dict[str, object]:
+    """Return the options by which a run says what is true; nothing of a plug-in's task, or where they are wrong."""
+    if run.task not in TERMS:
+        return {}
+    terms = terms_of(run.task)
+    try:
+        options = terms.options(run.task_options)
+    except ConfigurationError:
+        return {}
+    return {name: getattr(options, name, None) for name in terms.truths}
 
 
 def _privacy_refusals(policy: Policy, run: RunConfiguration) -> list[str]:

@@ -156,6 +156,12 @@ def offer(ledger: Mirror, run: str) -> tuple[RunConfiguration, Sharing]:
     return ledger.record(ref, RunConfiguration), ledger.record(ref, Sharing)
 
 
+def answered(ledger: Mirror) -> list[RunConfiguration]:
+    """Return the runs that this site has said yes or no to, as far as their offers hold here."""
+    consents = [message.ref.run for message in ledger.own_messages() if message.ref.kind == "consent"]
+    return [run for run in map(ledger.configuration, consents) if run is not None]
+
+
 def round_name_of(ledger: Mirror, ref: MessageRef) -> str:
     """Return what people call a round; its number where what was offered is not here any more."""
     try:

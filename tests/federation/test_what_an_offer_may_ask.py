@@ -8,6 +8,7 @@ from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from shared.errors import ActionRequiredError
@@ -202,6 +203,31 @@ def test_two_runs_before_and_after_an_image_was_removed_differ_by_a_whole_block(
     left_out = frozenset().union(*before.values()) - frozenset().union(*after.values())
     assert gone in left_out
     assert len(left_out) == BLOCK
+
+
+def test_a_run_that_takes_something_else_as_true_of_the_same_images_is_left_to_a_person(hospital: Hospital) -> None:
+    """Also where the runs before were declined at no cost: their number would find a single image."""
+
+    def segmenting(*labels: str) -> RunConfiguration:
+        return asked(task="segmentation", method="mean", task_options={"labels": list(labels)})
+
+    first, other, again = segmenting("no", "yes"), segmenting("no", "some", "yes"), segmenting("no", "yes")
+    hospital.set_policy(USUAL.model_copy(update={"tasks": ["segmentation", TASK]}))
+    settings = hospital.work / "site.yaml"
+    values = yaml.safe_load(settings.read_bytes())
+    folders = {"segmentation": str(hospital.data), TASK: str(hospital.data)}
+    write_file(settings, yaml.safe_dump(values | {"data": folders}).encode())
+    assert not consent(hospital, first).agrees  # its tensors are not those of its network
+    hospital.offer(other)
+    hospital.live()
+    assert not hospital.receive(MessageRef("consent", other.run))
+    waits, _ = what_it_waits_for(hospital.work, read_configuration(hospital.work), read_ledger(hospital.work))
+    assert f"`dropfed-site approve {other.run}" in waits
+    assert f"to be compared:     run {first.run} had other labels over the same images" in describe(
+        hospital.work, other.run
+    )
+    assert not consent(hospital, again).agrees  # by itself, as the first
+    assert consent(hospital, asked()).agrees  # of another task
 
 
 def test_private_runs_spend_one_budget_and_what_an_aborted_run_never_took_is_given_back(hospital: Hospital) -> None:

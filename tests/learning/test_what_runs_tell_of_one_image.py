@@ -26,7 +26,7 @@ from shared.learning.training import bounded, evaluate_answers, evenly
 from site_client.configuration import Policy
 from site_client.disclosure import ScoreTable
 from site_client.heartbeat import PUBLIC_TROUBLE, last_status
-from site_client.policy import excesses
+from site_client.policy import excesses, judge
 from tests.federation.running import run_configuration
 from tests.learning.test_support import Graded
 from tests.played import Played
@@ -66,6 +66,36 @@ def test_a_scores_loss_weighs_no_class_and_no_image_beyond_its_bound() -> None:
     )
     assert plain == weighted == pytest.approx((math.log(1 + math.exp(-2)) + math.log(2) + 10) / 3)
     assert bounded(torch.tensor([math.inf]))[0] == math.inf  # a model that has diverged is told as ever
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "changed"),
+    [
+        ("rdr_classification", {}, {"referable_from": 3}),
+        ("rdr_classification", {}, {"severities": ["none", "mild", "moderate", "severe", "proliferative"]}),
+        ("segmentation", {"labels": ["no", "yes"]}, {"labels": ["no", "a", "b"]}),
+        ("image_classification", {"labels": ["no", "yes"]}, {"labels": ["no", "yes", "else"]}),
+        ("time_series", {"labels": ["a", "b"]}, {"window": 256}),
+        ("time_series", {"labels": ["a", "b"]}, {"stride": 128}),
+        ("spectrograms", {"labels": ["a", "b"]}, {"segment_seconds": 4.0}),
+    ],
+)
+def test_what_is_true_of_an_image_changes_between_two_runs_by_a_persons_will_alone(
+    task: str, options: dict[str, object], changed: dict[str, object]
+) -> None:
+    first = run_configuration(run="first", task=task, method="mean", task_options=options)
+    second = first.model_copy(update={"run": "second", "task_options": options | changed})
+    policy = Policy(consent="auto", tasks=[task], methods=["mean"])
+    assert judge(policy, second, None).answer == "yes"
+    judged = judge(policy, second, None, answered=[first, first])
+    assert judged.answer == "ask"
+    assert judged.reason.endswith(f"for run first had other {next(iter(changed))} over the same images")
+    assert judge(policy, second, True, answered=[first]).answer == "yes"
+    # What only trains otherwise, another task, and the same run again are nobody's matter.
+    longer = first.model_copy(update={"run": "second", "task_options": options | {"weight_decay": 0.1}})
+    elsewhere = first.model_copy(update={"task": "dr_staging", "task_options": {}})
+    assert judge(policy, longer, None, answered=[first]).answer == "yes"
+    assert judge(policy, second, None, answered=[elsewhere, second]).answer == "yes"
 
 
 def test_a_decline_does_not_tell_how_rare_a_class_is() -> None:

@@ -129,6 +129,7 @@ class Terms(Generic[OptionsT]):
         usual_augmentation: what a run changes, where that is not the augmentation's own default.
         augmentation_now: what a new run changes besides, by keys that are younger than some runs; see ``younger.py``.
         scores: columns of ``metrics.csv`` that the protocol does not describe, each with its range.
+        truths: the options that say what is true of an image, or which parts of a recording there are.
     """
 
     name: ClassVar[str]
@@ -137,6 +138,7 @@ class Terms(Generic[OptionsT]):
     usual_augmentation: ClassVar[Mapping[str, object]] = {}
     augmentation_now: ClassVar[Mapping[str, object]] = {}
     scores: ClassVar[Mapping[str, Range]] = {}
+    truths: ClassVar[tuple[str, ...]] = ("labels",)
 
     def options(self, raw: Mapping[str, object]) -> OptionsT:
         """See ``contract.Task``."""

@@ -47,3 +47,4 @@ class RdrClassification(Terms[RdrOptions]):
     form = RdrOptions
     usual_augmentation = AS_SCANS_VARY
     augmentation_now: ClassVar[Mapping[str, object]] = {"translation": (-0.05, 0.05)}
+    truths = ("severities", "referable_from")

@@ -45,3 +45,4 @@ class Spectrograms(SignalTerms[SpectrogramOptions]):
 
     name = "spectrograms"
     form = SpectrogramOptions
+    truths = ("labels", "segment_seconds")

@@ -64,3 +64,4 @@ class TimeSeries(SignalTerms[TimeSeriesOptions]):
 
     name = "time_series"
     form = TimeSeriesOptions
+    truths = ("labels", "rate_hz", "window", "stride")
