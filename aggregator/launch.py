@@ -30,6 +30,9 @@ from shared.logs import log_to
 
 logger = logging.getLogger(__name__)
 
+BEGINNING = "begin.lock"
+"""Name of the file in the work directory that is locked while a run is begun."""
+
 
 def prepare_daemon(
     work: Path, run_yaml: Path, stop: threading.Event, waiting: Mapping[str, Path] | None = None
@@ -48,8 +51,9 @@ def prepare_daemon(
     run = begun.run
     log_to(work / "log.txt", configuration.log)
     store = RunStore(work, run.run)
-    store.begin(run, begun.division)
-    model_work = begin_work(prepared, store, stop)
+    with locked(work / BEGINNING):  # `queue` may begin the same run meanwhile
+        store.begin(run, begun.division)
+        model_work = begin_work(prepared, store, stop)
     take_turn(work, run.run)
     come_later = [each for name, path in (waiting or {}).items() if (each := _begun_early(work, name, path, stop))]
     news = threading.Event()
@@ -120,7 +124,7 @@ def begin_early(work: Path, run_yaml: Path, stop: threading.Event) -> Begun:
     Raises:
         ConfigurationError, PluginError: as ``prepare``.
     """
-    with locked(work / "begin.lock"):  # `queue` may be called twice, and beside a daemon that does the same
+    with locked(work / BEGINNING):  # `queue` may be called twice, and beside a daemon that does the same
         prepared = prepare(work, run_yaml, waits=True)
         begun = prepared.begun
         store = RunStore(work, begun.run.run)

@@ -13,6 +13,7 @@ from shared.columns import column_lines
 from shared.errors import DropfedError
 from shared.exchange.mirror import Mirror
 from shared.exchange.records.values import time_text
+from shared.folder.durable import disk_trouble
 from shared.moments import moment_text
 
 _told: dict[tuple[Path, str], tuple[dict[str, int], tuple[str, str, str]]] = {}
@@ -69,6 +70,8 @@ def _listed(work: Path, store: RunStore, marks: dict[str, int], known: dict[str,
         return ListedRun(store.run, began, *_told[place][1])
     except DropfedError as error:
         return ListedRun(store.run, began, str(error))
+    except OSError as error:
+        return ListedRun(store.run, began, str(disk_trouble(error, store.home)))
 
 
 def _state(store: RunStore, view: RunView) -> str:

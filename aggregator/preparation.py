@@ -583,11 +583,13 @@ def _found(problems: list[str], look: Callable[[], Found], where: str = "") -> F
 def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
     """Return why the run would come too early: rounds of two runs never interleave, and each ends for all its sites."""
     others = [store for store in runs_in(work) if store.run != run.run]
+    over = [(store, store.configuration().sites) for store in others if store.is_over]
+    ledgers = {site: open_ledger(work / "sites" / site) for site in {each for _, sites in over for each in sites}}
     ended = [
-        f"{run_yaml}: run {store.run} has ended, and {', '.join(sites)} must still be told: finish it by "
+        f"{run_yaml}: run {store.run} has ended, and {', '.join(owed)} must still be told: finish it by "
         f"{store.goes_on_by}"
-        for store in [each for each in others if each.is_over][-1:]
-        if (sites := _sites_owed_end(work, store))
+        for store, sites in over
+        if (owed := [site for site in sites if (of := ledgers[site]) and is_owed_end(site, of, store, store.run)])
     ]
     return ended + [
         f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: have yours follow "
@@ -597,13 +599,6 @@ def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
         for store in others
         if store.round_no and not store.is_over
     ]
-
-
-def _sites_owed_end(work: Path, store: RunStore) -> list[str]:
-    """Return the sites for which the end of a run that is over is not signed."""
-    homes = {site: work / "sites" / site for site in store.configuration().sites}
-    ledgers = {site: open_ledger(home) for site, home in homes.items()}
-    return [site for site, ledger in ledgers.items() if ledger and is_owed_end(site, ledger, store, store.run)]
 
 
 def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorConfiguration) -> list[str]:

@@ -14,7 +14,7 @@ On any other WebDAV server the folders are made, and people are told which accou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from aggregator.configuration import FILE, SiteAccess, read_configuration
 from aggregator.hosts import OWN_PASSWORD, Cloud, Host, kept
@@ -137,8 +137,11 @@ def revoke(work: Path, site: str, admin: Login | None) -> Iterator[str]:
         if account is not None and account.is_enabled:
             administrator.let_in(invite.user, enabled=False)
             yield f"done: disable account {invite.user}"
-    for share in cloud.shares(path.rpartition("/")[0]) if "/" in path else ():
-        yield f"warning: the folder above, {path.rpartition('/')[0]}, is still open to {share}; take that back too"
-    yield f"now only {access.user} can enter {access.url}; it stays, with all that is in it"
+    above = [str(folder) for folder in PurePosixPath(path).parents][:-1]
+    still_open = [(folder, share) for folder in above for share in cloud.shares(folder)]
+    for folder, share in still_open:
+        yield f"warning: the folder above, {folder}, is still open to {share}; take that back too"
+    if not still_open:
+        yield f"now only {access.user} can enter {access.url}; it stays, with all that is in it"
     yield f"what {site} has received stays with it; runs that list it go on asking it, and wait or go on without it"
     yield "`dropfed-aggregator provision` lets it in again"

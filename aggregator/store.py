@@ -514,12 +514,13 @@ def run_in_turn(work: Path) -> RunStore | None:
     """Return the run whose turn it is, or was last; None if none was begun.
 
     Of runs that are open one alone has rounds. Before that it is the one that was launched last, or else that was begun
-    first.
+    first; of runs that have ended it is the one that was launched last.
     """
     begun, still_open, launched = runs_in(work), open_runs(work), last_launched(work)
     by_turn = [store for store in still_open if store.round_no]
     by_turn += [store for store in still_open if store.run == launched]
-    return next(iter([*by_turn, *still_open, *begun[-1:]]), None)
+    ended = [store for store in begun if store.run == launched]
+    return next(iter([*by_turn, *still_open, *ended, *begun[-1:]]), None)
 
 
 def if_another_launch(work: Path) -> str:

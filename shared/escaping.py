@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-_FORMULA = ("=", "+", "-", "@")  # how a spreadsheet tells a formula from a text
+_FORMULA = re.compile(r"(^\s*|;\s*)(?=[=+\-@])")
+"""Where a spreadsheet takes what follows for a formula; in many countries a semicolon begins a cell."""
 
 
 def escape(text: str) -> str:
@@ -17,8 +19,7 @@ def escape(text: str) -> str:
 
 def uncomputed(text: str) -> str:
     """Return a text of somebody else's for a table, so that no spreadsheet computes it."""
-    text = escape(text)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return _FORMULA.sub(r"\1'", escape(text))
 
 
 def quoted(path: str | Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -51,16 +52,22 @@ def drafted_unit(
     Args:
         work: absolute.
         user: who runs the daemon; None: see ``_identity``.
-        password_file: what systemd hands the password from; None: the file that ``site.yaml`` names.
+        password_file: absolute; what systemd, with root's rights, hands the password from; None: the daemon reads the
+            file that ``site.yaml`` names, with its own.
 
     Raises:
         ConfigurationError: a path that no unit can name.
     """
     problems: list[str] = []
     identity, work = _identity(work, user, problems), as_named(work)
-    password = password_file or work / configuration.password_file
-    if not password.exists():
+    password = work / configuration.password_file
+    if password_file is None and not password.exists():
         problems.append(f"{password}: is missing: put the folder's password there, readable by you alone")
+    if password_file is not None and (loose := _not_roots(password_file)) is not None:
+        problems.append(
+            f"--password-file {password_file}: others than root can change {loose}, and systemd reads the file with "
+            f"the rights of root: make it root's alone, or leave the option out, and the daemon reads {password} itself"
+        )
     images = [work / folder for folder in (*configuration.data.values(), *configuration.out_of_distribution.values())]
     programs = [Path(program.directory) for program in configuration.policy.external_trainers]
     exchange = [work / configuration.exchange] if configuration.exchange is not None else []
@@ -81,7 +88,7 @@ def drafted_unit(
         command=" ".join(_quoted(part).replace("$", "$$") for part in command),
         work=_escaped(work),
         writable=" ".join([_quoted(work), *(_quoted(f"-{path}") for path in exchange)]),
-        password=_escaped(password),
+        credential="" if password_file is None else f"LoadCredential=password:{_escaped(password_file)}\n",
         identity=identity,
         home="read-only" if needs_home else "yes",
         data="\n".join(f"ReadOnlyPaths={_quoted(f'-{folder}')}" for folder in images),
@@ -185,6 +192,16 @@ def _identity(work: Path, user: str | None, problems: list[str]) -> str:
     elif user not in (None, owner):
         problems.append(f"{work}: belongs to {owner}, not to {user}: `chown -R {user} {quoted(work)}` first")
     return f"User={user or owner}"
+
+
+def _not_roots(path: Path) -> Path | None:
+    """Return what of a file and the folders above it somebody else than root can change or replace, or None."""
+    for each in (path, *path.parents):
+        found = each.lstat()
+        is_shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
+        if found.st_uid != 0 or is_shared or stat.S_ISLNK(found.st_mode):
+            return each
+    return None
 
 
 def _owner(work: Path) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable
 from importlib.metadata import distribution
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -69,10 +72,11 @@ def key(made: Path) -> str:
     return SigningKey.at(made / "bundle.key").public
 
 
-def run(bundle: Path, key: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Install as a person does, with a bare Python."""
-    command = [sys.executable, "-I", "-S", str(bundle / "install.py"), "--key", key, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def run(bundle: Path, key: str, folder: Path, *, typed: str = "python3 -I install.py") -> CompletedProcess[str]:
+    """Install as a person does, by what the README says, with a bare Python."""
+    _, *options, program = typed.split()
+    command = [sys.executable, *options, *(["-S"] if options else []), program, "--key", key, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=bundle)
 
 
 def test_a_bundle_installs_without_internet(bundle: Path, key: str, tmp_path: Path) -> None:
@@ -83,9 +87,50 @@ def test_a_bundle_installs_without_internet(bundle: Path, key: str, tmp_path: Pa
         [tmp_path / "environment" / programs / "standin"], capture_output=True, text=True, check=True
     ).stdout
     assert said == "it works\n"
+    body, _ = open_signed((bundle / SIGNED).read_bytes())
+    assert f"checked: {body['software']}, made {body['made']}\n" in ended.stdout
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".dropfed-")] == []
     again = run(bundle, key, tmp_path / "environment")
     assert again.returncode == 1
     assert "is there and not empty" in again.stderr
+
+
+def test_no_other_file_of_the_bundle_is_run(bundle: Path, key: str, tmp_path: Path) -> None:
+    """Python would take a module that lies beside ``install.py`` for its own."""
+    ran = tmp_path / "ran"
+    for module in ("__future__", "argparse", "json", "sitecustomize"):
+        (bundle / f"{module}.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    (typed,) = re.findall(r"^ +(python3 .*) --key KEY /opt/dropfed ", (bundle / "README.txt").read_text(), re.MULTILINE)
+    ended = run(bundle, key, tmp_path / "environment", typed=typed)
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "not installed: __future__.py is not on the signed list: copy the bundle anew\n",
+    )
+    assert not ran.exists()
+    told = "not installed: type python3 -I install.py ..., for without -I Python may run other files of this folder\n"
+    assert run(bundle, key, tmp_path / "environment", typed="python3 install.py").stderr == told
+    assert not (tmp_path / "environment").exists()
+
+
+def test_what_is_installed_is_what_was_checked(bundle: Path, key: str, tmp_path: Path) -> None:
+    """Also where somebody can exchange the bundle's files meanwhile."""
+
+    def exchange() -> None:
+        while not (tmp_path / "environment").exists() and not ended.is_set():
+            ended.wait(0.001)
+        for wheel in (bundle / WHEELS).iterdir():
+            wheel.write_bytes(b"of another")
+
+    ended = threading.Event()
+    exchanging = threading.Thread(target=exchange)
+    exchanging.start()
+    try:
+        result = run(bundle, key, tmp_path / "environment")
+    finally:
+        ended.set()
+        exchanging.join()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert {path.read_bytes() for path in (bundle / WHEELS).iterdir()} == {b"of another"}
 
 
 def test_the_list_is_one_that_other_programs_read(bundle: Path, key: str) -> None:
@@ -132,6 +177,7 @@ def relist(bundle: Path) -> None:
             "evil-1.0-py3-none-any.whl is not on",
         ),
         (lambda bundle: (bundle / WHEELS / "folder").mkdir(), "folder is not on the signed list"),
+        (lambda bundle: (bundle / "sub").mkdir(), "sub is not on the signed list"),
         (lambda bundle: (bundle / SUMS).unlink(), "missing or damaged"),
         (lambda bundle: (bundle / SIGNED).unlink(), "missing or damaged"),
         (lambda bundle: (bundle / SIGNED).write_text("[]"), "missing or damaged"),

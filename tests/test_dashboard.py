@@ -253,6 +253,21 @@ def test_the_report_of_each_run_is_what_the_command_says(run: Played, store: Run
             assert requests.get(f"{url}report/{name}", timeout=TIMEOUT_S).status_code == 404
 
 
+def test_no_page_from_elsewhere_has_it_work_and_what_cannot_be_told_is_said(
+    run: Played, store: RunStore, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.offer_and_consent()
+    elsewhere = {"Sec-Fetch-Site": "cross-site"}
+    with serving(work, "127.0.0.1", 0) as url:
+        for path in ("state.json", f"report/{RUN}"):
+            assert requests.get(f"{url}{path}", headers=elsewhere, timeout=TIMEOUT_S).status_code == 403
+        assert requests.get(url, headers=elsewhere, timeout=TIMEOUT_S).status_code == 200  # a link that leads here
+        (store.home / "run.yaml").unlink()
+        (store.home / "run.yaml").mkdir()
+        told = requests.get(f"{url}report/{RUN}", timeout=TIMEOUT_S)
+        assert told.status_code == 200 and "Is a directory" in told.text and "\n" not in told.text.strip()
+
+
 def test_every_answer_has_its_headers(store: RunStore, work: Path) -> None:
     with serving(work, "127.0.0.1", 0) as url:
         for path in ("", "page.js", "page.css", "state.json", "nothing"):

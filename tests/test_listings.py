@@ -86,6 +86,11 @@ def test_the_aggregator_lists_its_runs_the_newest_first(tmp_path: Path) -> None:
     code, said = aggregator(work, "runs")
     assert code == 0 and f"{later.home / 'run.yaml'}: " in said and "the file is damaged" in said and RUN in said
 
+    (later.home / "run.yaml").unlink()
+    (later.home / "run.yaml").mkdir()  # no disk reads that
+    code, said = aggregator(work, "runs")
+    assert code == 0 and "Is a directory" in said and RUN in said
+
 
 def test_a_site_lists_what_was_offered_to_it(tmp_path: Path) -> None:
     run = Played(tmp_path)

@@ -21,7 +21,7 @@ from aggregator.configuration import AggregatorConfiguration
 from aggregator.new_run import Answers, filled_in, template
 from aggregator.preparation import as_begun, in_full
 from aggregator.setup import initialise
-from aggregator.store import RunStore
+from aggregator.store import RunStore, run_in_turn, take_turn
 from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
 from shared.exchange.records.run import BelowLast, Cosine, Falling, RunConfiguration
 from shared.exchange.records.tensors import Sharing
@@ -35,6 +35,8 @@ from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.terms import EXTERNAL
 from tests.federation.running import TASK, run_configuration, write_data
+from tests.played import RUN as PLAYED
+from tests.played import Played
 
 SITES = {"north": "http://127.0.0.1/north/", "1e3": "http://127.0.0.1/like-a-number/"}
 
@@ -259,6 +261,24 @@ def test_what_cannot_be_is_said_and_nothing_is_written(
     assert result.exit_code == 2
     assert sentence in result.output
     assert not output.exists()
+
+
+def test_an_ended_run_holds_up_the_next_until_its_sites_are_told_whichever_was_begun_last(run: Played) -> None:
+    """Runs are begun when they are queued, and end in their turn; a clock may have been set back, too."""
+    work, path = run.drop.parent / "aggregator", run.drop.parent / "NEXT.yaml"
+    initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, "aggregator")
+    run.offer_and_consent()
+    for name in (PLAYED, "begun-later"):
+        store = RunStore(work, name)
+        store.begin(run_configuration(run=name, sites=["north"], quorum=1), Sharing(tensors={}, start={}, personal=[]))
+        store.abort("as the test says")
+        assert store.is_over
+    path.write_bytes(dump_yaml(run_configuration(run="next", sites=["north"], quorum=1)))
+    told = f"{path}: run {PLAYED} has ended, and north must still be told: finish it by `dropfed-aggregator launch"
+    assert told in command("validate", path, "--work", work).output
+    assert run_in_turn(work).run == "begun-later"  # type: ignore[union-attr]
+    take_turn(work, PLAYED)
+    assert run_in_turn(work).run == PLAYED  # type: ignore[union-attr]
 
 
 def test_every_problem_is_said_at_once(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_the_unit_names_what_the_site_has(work: Path) -> None:
     unit = settings_of(text)
     assert text.encode().startswith(MARK)
     assert unit["ExecStart"] == [f'"{sys.executable}" "-m" "site_client.cli" "run" "--work" "{work}"']
-    assert unit["LoadCredential"] == [f"password:{work}/password"]
+    assert "LoadCredential" not in unit  # the daemon's user could put a link to root's files into WORK
     assert unit["ReadWritePaths"] == [f'"{work}"']
     assert unit["ReadOnlyPaths"] == ['"-/data/100 %%/octa"', f'"-{work}/fundus"']
     assert unit["User"] == [str(work.stat().st_uid) if os.geteuid() == 0 else work.owner()]
@@ -347,6 +347,25 @@ def test_without_a_password_there_is_no_service(work: Path) -> None:
     (work / "password").unlink()
     with pytest.raises(ConfigurationError, match="password: is missing"):
         unit_text(work, configuration())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has files that are root's")
+def test_systemd_hands_over_nothing_that_others_than_root_can_exchange(work: Path, tmp_path: Path) -> None:
+    """It reads with the rights of root whatever lies there when the service starts."""
+    (tmp_path / "etc").mkdir()
+    password = tmp_path / "etc" / "password 100%"
+    password.write_text("secret")
+    unit = settings_of(unit_text(work, configuration(), password_file=password))
+    assert unit["LoadCredential"] == [f"password:{tmp_path}/etc/password 100%%"]
+    (work / "password").unlink()
+    assert unit_text(work, configuration(), password_file=password)
+    (tmp_path / "link").symlink_to(password)
+    os.chown(shutil.copytree(tmp_path / "etc", tmp_path / "foreign"), 4711, 4711)
+    shutil.copytree(tmp_path / "etc", tmp_path / "shared").chmod(0o777)
+    for loose in (tmp_path / "link", tmp_path / "foreign", tmp_path / "shared"):
+        named = loose / password.name if loose.is_dir() else loose
+        with pytest.raises(ConfigurationError, match=re.escape(f"others than root can change {loose}, and systemd")):
+            unit_text(work, configuration(), password_file=named)
 
 
 @needs_systemd

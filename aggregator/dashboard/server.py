@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ TOKEN_FILE = "dashboard.token"  # noqa: S105  (a file's name)
 SHORTEST_LOOK_S = 1.0  # a look at the work directory serves everybody for so long at least,
 REST_PER_LOOK = 4  # and for so many times as long as it took: the dashboard never keeps a core busy
 REQUEST_BYTES = 16 << 10  # of a request's head, at most
-THREADS = 8
+THREADS = 32
+PATIENCE_S = 3.0  # with who connects and says nothing
 
 _HERE = Path(__file__).parent
 _STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
@@ -70,9 +72,10 @@ class Dashboard:
             "/page.js": ("text/javascript", (_HERE / "page.js").read_bytes()),
             "/page.css": ("text/css", (_HERE / "page.css").read_bytes()),
         }
-        self._token, self._work = token, work
+        self._token = token
         self._names = {"localhost", *(name.lower() for name in names)}
-        self._look = _Look(work)
+        self._state = _Looks(lambda _: json.dumps(page_state(work), allow_nan=False))
+        self._reports = _Looks(partial(run_report, work))
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[[str, Headers], object]) -> Iterable[bytes]:
         """Answer one request."""
@@ -105,10 +108,11 @@ class Dashboard:
             return NOTHING_HERE
         if not self._may_look(environ.get("HTTP_AUTHORIZATION", "")):
             return "401 Unauthorized", plain, b"The token is missing or wrong.\n", [("WWW-Authenticate", "Bearer")]
-        if not is_report:
-            return "200 OK", "application/json", self._look.content(), []
-        text = run_report(self._work, run)
-        return NOTHING_HERE if text is None else ("200 OK", plain, text.encode(), [])
+        if environ.get("HTTP_SEC_FETCH_SITE") == "cross-site":  # which could not read the answer, but have us work
+            return "403 Forbidden", plain, b"Another page has asked for this.\n", []
+        text = self._reports.content(run) if is_report else self._state.content()
+        kind = plain if is_report else "application/json"
+        return NOTHING_HERE if text is None else ("200 OK", kind, text.encode(), [])
 
     def _may_look(self, authorization: str) -> bool:
         expected = f"Bearer {self._token}".encode()
@@ -129,23 +133,25 @@ class Dashboard:
         return self._token is not None or address.is_loopback
 
 
-class _Look:
-    """What the page shows, read for all who ask at one time."""
+class _Looks:
+    """What is shown, by name, each read for all who ask at one time, and one after the other."""
 
-    def __init__(self, work: Path) -> None:
-        self._work = work
+    def __init__(self, read: Callable[[str], str | None]) -> None:
+        self._read = read
         self._lock = threading.Lock()
-        self._content = b""
-        self._good_until = float("-inf")
+        self._found: dict[str, tuple[float, str]] = {}  # until when it is good, and what it is
 
-    def content(self) -> bytes:
+    def content(self, name: str = "") -> str | None:
         with self._lock:
             began = time.monotonic()
-            if began >= self._good_until:
-                self._content = json.dumps(page_state(self._work), allow_nan=False).encode()
-                ended = time.monotonic()
-                self._good_until = ended + max(SHORTEST_LOOK_S, REST_PER_LOOK * (ended - began))
-            return self._content
+            good_until, text = self._found.get(name, (began, ""))
+            if began < good_until:
+                return text
+            if (read := self._read(name)) is None:
+                return None
+            ended = time.monotonic()
+            self._found[name] = ended + max(SHORTEST_LOOK_S, REST_PER_LOOK * (ended - began)), read
+            return read
 
 
 @contextmanager
@@ -167,6 +173,7 @@ def serving(work: Path, host: str, port: int) -> Iterator[str]:
         app = Dashboard(work, token=kept_token(work), names=(host, socket.gethostname()))
     address = "127.0.0.1" if host == "localhost" else host
     server = QuietServer((address, port), app, numthreads=THREADS, server_name="dropfed", shutdown_timeout=1)
+    server.timeout = PATIENCE_S
     server.max_request_header_size = server.max_request_body_size = REQUEST_BYTES
     try:
         # Tried by itself first: the server would tell a port that is taken in other words than the system's.

@@ -38,31 +38,36 @@ def page_state(work: Path) -> dict[str, Any]:
         state["log"] = log_end(work / "log.txt")
         state["runs"] = [asdict(listed) for listed in list_runs(work)]
         state["run"] = read_run_in_turn(work, _run)
-    except DropfedError as error:
-        state["problem"] = str(error)
-    except OSError as error:
-        state["problem"] = str(disk_trouble(error, work))
-    except Exception:
-        logger.exception("%s could not be read, by an error that nobody expected; please report it", work)
-        state["problem"] = f"{work} could not be read, by an error that nobody expected: the dashboard's output has it"
+    except Exception as error:
+        state["problem"] = _in_a_sentence(error, work)
     return state
 
 
 def run_report(work: Path, run: str) -> str | None:
     """Return the report on a run for people, without what a model costs, which takes building it; None of no such run.
 
-    Where it cannot be told, why.
+    Where it cannot be told, why. Never raises.
     """
     from aggregator.report.text import report_text  # noqa: PLC0415  (PyTorch, which nothing else here needs)
 
-    store = next((store for store in runs_in(work) if store.run == run), None)
-    if store is None:
-        return None
     try:
+        store = next((store for store in runs_in(work) if store.run == run), None)
+        if store is None:
+            return None
         view = view_run(work, store)
         return report_text(view, f"`dropfed-aggregator report {run}` tells it", view.score, view.score)
-    except DropfedError as error:
+    except Exception as error:
+        return _in_a_sentence(error, work)
+
+
+def _in_a_sentence(error: Exception, work: Path) -> str:
+    """Return why something of a work directory cannot be shown."""
+    if isinstance(error, DropfedError):
         return str(error)
+    if isinstance(error, OSError):
+        return str(disk_trouble(error, work))
+    logger.error("%s could not be read, by an error that nobody expected; please report it", work, exc_info=error)
+    return f"{work} could not be read, by an error that nobody expected: the dashboard's output has it"
 
 
 def _run(opened: OpenedRun) -> dict[str, Any]:

@@ -1,12 +1,16 @@
-"""Install dropfed from this bundle on a machine without internet: python3 install.py --key KEY FOLDER
+"""Install dropfed from this bundle on a machine without internet: python3 -I install.py --key KEY FOLDER
 
-Needs nothing but Python. Nothing is installed before everything is checked, in this order: the signature over the list
-of checksums, under the KEY that you were told by another way than this bundle; that the bundle is for this Python; that
-each file is as the list says, and that there is no other. Whoever does not trust this very file compares its SHA-256
-with what he was told, first.
+Needs nothing but Python, which -I keeps from running any other file of this folder. Nothing is installed before
+everything is checked, in this order: the signature over the list of checksums, under the KEY that you were told by
+another way than this bundle; that each file is as the list says, and that there is no other; that the bundle is for
+this Python. What was checked is copied meanwhile, and installed from there. Whoever does not trust this very file
+compares its SHA-256 with what he was told, first.
 """
 
-from __future__ import annotations
+import sys
+
+if __name__ == "__main__" and not sys.flags.isolated:
+    sys.exit("not installed: type python3 -I install.py ..., for without -I Python may run other files of this folder")
 
 import argparse
 import hashlib
@@ -14,8 +18,8 @@ import json
 import os
 import re
 import subprocess
-import sys
 import sysconfig
+import tempfile
 import venv
 from pathlib import Path
 from typing import Any
@@ -40,21 +44,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="where it is installed; made anew")
     parser.add_argument("--key", required=True, help="the public key you were told, 64 hexadecimal digits")
     options = parser.parse_args(arguments)
-    bundle = Path(__file__).resolve().parent
+    bundle, folder = Path(__file__).resolve().parent, Path(options.folder).absolute()
     try:
-        made_for = check_signature(bundle, options.key)
-        wheels = check_files(bundle)
-        require_platform(made_for)
-        install(wheels, options.folder)
+        made_for, listed = check_signature(bundle, options.key)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".dropfed-", dir=folder.parent) as private:
+            wheels = check_files(bundle, listed, Path(private))
+            require_platform(made_for)
+            print(f"checked: {made_for.get('software')}, made {made_for.get('made')}", flush=True)
+            install(wheels, folder)
     except BundleError as problem:
         print(f"not installed: {problem}", file=sys.stderr)
         return 1
-    print(f"installed: {options.folder}; the commands are in {options.folder / _programs()}")
+    except OSError as problem:
+        print(f"not installed: {problem.filename or folder}: {problem.strerror}; put that right", file=sys.stderr)
+        return 1
+    print(f"installed: {folder}; the commands are in {folder / _programs()}")
     return 0
 
 
-def check_signature(bundle: Path, key: str) -> dict[str, Any]:
-    """Return what was signed about the bundle, if ``key`` signed it and its list of checksums is that one.
+def check_signature(bundle: Path, key: str) -> tuple[dict[str, Any], bytes]:
+    """Return what was signed about the bundle, and its list of checksums, if ``key`` signed that.
 
     Raises:
         BundleError: otherwise.
@@ -72,28 +82,35 @@ def check_signature(bundle: Path, key: str) -> dict[str, Any]:
         raise BundleError("its list of checksums is not signed by that key: ask whoever sent the bundle for theirs")
     if body.get("sha256") != hashlib.sha256(content).hexdigest():
         raise BundleError(f"{SUMS} is not what was signed: copy the bundle anew")
-    return dict(body)
+    return dict(body), content
 
 
-def check_files(bundle: Path) -> list[Path]:
-    """Return the wheels, if each file is as the list says and there is no other among them.
+def check_files(bundle: Path, sums: bytes, private: Path) -> list[Path]:
+    """Return copies of the wheels, if each file is as the list says and there is no other beside them.
+
+    Args:
+        sums: the list, as it was signed.
+        private: takes the copies: nobody can change them any more.
 
     Raises:
         BundleError: otherwise.
     """
     listed: dict[str, str] = {}
-    for line in (bundle / SUMS).read_text("utf-8").splitlines():
+    for line in sums.decode("ascii", "replace").splitlines():
         if (found := re.fullmatch(r"([0-9a-f]{64})  ((?:wheels/)?[A-Za-z0-9][A-Za-z0-9_.+!-]*)", line)) is None:
             raise BundleError(f"{SUMS} has a line of another form: copy the bundle anew")
         listed[found[2]] = found[1]
-    there = {f"{WHEELS}/{path.name}" for path in (bundle / WHEELS).glob("*")}
-    if strange := sorted(there - listed.keys()):
+    there = {path.relative_to(bundle).as_posix() for folder in (bundle, bundle / WHEELS) for path in folder.glob("*")}
+    if strange := sorted(there - listed.keys() - {SUMS, SIGNED, WHEELS}):
         raise BundleError(f"{strange[0]} is not on the signed list: copy the bundle anew")
+    wheels = []
     for name, sha256 in listed.items():
-        path = bundle / name
-        if not path.is_file() or path.is_symlink() or _sha256(path) != sha256:
+        path, copy = bundle / name, private / Path(name).name
+        if not path.is_file() or path.is_symlink() or _copied(path, copy) != sha256:
             raise BundleError(f"{name} is missing, or not what was signed: copy the bundle anew")
-    return [bundle / name for name in listed if name.endswith(".whl")]
+        if name.endswith(".whl"):
+            wheels.append(copy)
+    return wheels
 
 
 def require_platform(made_for: dict[str, Any]) -> None:
@@ -195,11 +212,13 @@ def _times(scalar: int, point: Point) -> Point:
     return result
 
 
-def _sha256(path: Path) -> str:
+def _copied(path: Path, copy: Path) -> str:
+    """Copy a file; return the SHA-256 of what was copied."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with path.open("rb") as file, copy.open("wb") as written:
         while block := file.read(BLOCK):
             digest.update(block)
+            written.write(block)
     return digest.hexdigest()
 
 

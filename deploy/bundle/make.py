@@ -73,16 +73,19 @@ def make(out: Path, key_file: Path) -> None:
         raise ActionRequiredError(
             "pip could not collect all wheels (its reason is above): put it right and try again"
         ) from None
-    size = complete_and_sign(unfinished, key)
+    size, made = complete_and_sign(unfinished, key)
     unfinished.rename(bundle)
     print(f"{bundle}: {size_text(size)}, made in {time.monotonic() - began:.0f} s")
     print("Tell who installs it, by another way than the bundle goes:")
     print(f"  key                    {key.public}")
     print(f"  SHA-256 of install.py  {hash_file(bundle / 'install.py')[1]}")
+    print(f"  what it is             {made}")
 
 
-def complete_and_sign(bundle: Path, key: SigningKey) -> int:
-    """Add to a folder with ``wheels`` what installs them, and a signed list of checksums; return the bytes of all."""
+def complete_and_sign(bundle: Path, key: SigningKey) -> tuple[int, str]:
+    """Add to a folder with ``wheels`` what installs them, and a signed list of checksums; return the bytes of all, and
+    what ``install.py`` calls the bundle.
+    """
     for name in ("install.py", "README.txt"):
         shutil.copyfile(HERE / name, bundle / name)
     write_file(bundle / "signer.pub", f"{key.public}\n".encode())
@@ -102,7 +105,7 @@ def complete_and_sign(bundle: Path, key: SigningKey) -> int:
     }
     write_file(bundle / SUMS, content)
     write_file(bundle / SIGNED, key.sign(body))
-    return size
+    return size, f"{body['software']}, made {body['made']}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from site_client.installation import drafted_unit, install, unit_name, unit_text
 @click.option(
     "--password-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
-    help="What systemd hands the password from; readable by root alone. Default: the file in WORK.",
+    help="What systemd hands the password from; root's alone, as all folders above it. Default: the daemon reads the "
+    "file in WORK itself.",
 )
 @click.option("--print", "only_print", is_flag=True, help="Show the unit, on any machine; change nothing.")
 def command(work: Path, user: str | None, password_file: Path | None, only_print: bool) -> None:
