@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -189,7 +189,7 @@ def prepare(work: Path, run_yaml: Path, *, waits: bool = False, remark_again: bo
         raise ConfigurationError(problems)
     where = str(run_yaml)
     plugins = _found(problems, partial(allowed_plugins, configuration, written), f"{where}: ")
-    before = [] if waits else _open_runs(work, written, run_yaml)
+    before = [] if waits else _open_runs(work, written, run_yaml, configuration.sites)
     besides = [*before, *_site_problems(work, written, configuration)]
     if plugins is None:
         problems += run_problems(written, configuration, work, where)
@@ -580,16 +580,20 @@ def _found(problems: list[str], look: Callable[[], Found], where: str = "") -> F
     return None
 
 
-def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path) -> list[str]:
-    """Return why the run would come too early: rounds of two runs never interleave, and each ends for all its sites."""
+def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path, sites: Iterable[str]) -> list[str]:
+    """Return why the run would come too early: rounds of two runs never interleave, and each ends for all its sites.
+
+    Args:
+        sites: those that can be told.
+    """
     others = [store for store in runs_in(work) if store.run != run.run]
-    over = [(store, store.configuration().sites) for store in others if store.is_over]
-    ledgers = {site: open_ledger(work / "sites" / site) for site in {each for _, sites in over for each in sites}}
+    over = [store for store in others if store.is_over]
+    ledgers = {site: open_ledger(work / "sites" / site) for site in sites} if over else {}
     ended = [
         f"{run_yaml}: run {store.run} has ended, and {', '.join(owed)} must still be told: finish it by "
         f"{store.goes_on_by}"
-        for store, sites in over
-        if (owed := [site for site in sites if (of := ledgers[site]) and is_owed_end(site, of, store, store.run)])
+        for store in over
+        if (owed := [site for site, of in ledgers.items() if of and is_owed_end(site, of, store, store.run)])
     ]
     return ended + [
         f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: have yours follow "

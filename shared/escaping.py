@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_FORMULA = re.compile(r"(^\s*|;\s*)(?=[=+\-@])")
+_FORMULA = re.compile(r"(^\s*|;[\s\"]*)(?=[=+\-@])")
 """Where a spreadsheet takes what follows for a formula; in many countries a semicolon begins a cell."""
 
 

@@ -81,8 +81,8 @@ class Consents:
         if judgement.answer == "ask":
             if run not in self._left_to_people:
                 command = f"dropfed-site approve {run} --work {quoted(self._work)}"
-                logger.warning("run %s: %s", run, judgement.reason)
-                logger.warning("run %s asks for consent: `%s`, or `decline` instead", run, command)
+                why = judgement.reason
+                logger.warning("run %s asks for consent (%s): `%s`, or `decline` instead", run, why, command)
             self._left_to_people.add(run)
             return False
         agrees, reason = judgement.answer == "yes", judgement.reason

@@ -63,6 +63,9 @@ def drafted_unit(
     password = work / configuration.password_file
     if password_file is None and not password.exists():
         problems.append(f"{password}: is missing: put the folder's password there, readable by you alone")
+    elif password_file is None and "DynamicUser" not in identity and _owner(password) != identity.partition("=")[2]:
+        remedy = f"`chown {identity.partition('=')[2]}` it, or hand it over by --password-file"
+        problems.append(f"{password}: belongs to {_owner(password)}, and the daemon reads it itself: {remedy}")
     if password_file is not None and (loose := _not_roots(password_file)) is not None:
         problems.append(
             f"--password-file {password_file}: others than root can change {loose}, and systemd reads the file with "
@@ -73,7 +76,8 @@ def drafted_unit(
     exchange = [work / configuration.exchange] if configuration.exchange is not None else []
     authority = [work / configuration.ca_file] if configuration.ca_file is not None else []
     ours = [Path(sys.executable), Path(sys.prefix), Path(sys.base_prefix), Path(__file__)]
-    needed = [work, *images, *exchange, *authority, *programs, *ours]
+    read_itself = [password] if password_file is None and not password.is_relative_to(work) else []
+    needed = [work, *read_itself, *images, *exchange, *authority, *programs, *ours]
     hidden = [path for path in needed if any(path.is_relative_to(folder) for folder in _TEMPORARY)]
     remedy = "no service sees what lies in /tmp or /var/tmp; move it elsewhere"
     problems += [f"{path}: {remedy}" for path in dict.fromkeys(hidden)]

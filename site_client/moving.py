@@ -24,6 +24,7 @@ from shared.errors import (
     NotFoundError,
     RejectedError,
     Stopped,
+    TransientError,
 )
 from shared.exchange import names
 from shared.exchange.encoding import max_weights_bytes
@@ -159,7 +160,7 @@ class Mover:
         if not self._has_looked_back:
             is_taken_back = self._take_back()
             self._forget_lost()
-            self._has_looked_back = True
+            self._has_looked_back = self._read_here(names.SITE_CARD) is not None
             if is_taken_back:
                 return True
         sent, fetched = self._send(), self._fetch()
@@ -231,10 +232,9 @@ class Mover:
         Raises:
             ActionRequiredError: it is not whole here, or the server has another.
         """
-        if ref.manifest not in self._moved and self._server.find(ref.manifest) is not None:
-            self._require_the_same_there(ref)
-            self._note(ref.manifest, *(f"{ref.path}/{name}" for name in manifest.files))
         is_there, kept = ref.manifest in self._moved, {entry.name for entry in self._here.entries(ref.path)}
+        if not is_there:
+            self._require_no_other_there(ref)
         for name, entry in sorted(manifest.files.items()):
             path = f"{ref.path}/{name}"
             may_lack = name not in kept and is_weights(name) and self._may_lack_weights(ref)
@@ -251,9 +251,10 @@ class Mover:
             self._note(ref.manifest)
             logger.info("brought %s to the server", ref.path)
 
-    def _require_the_same_there(self, ref: MessageRef) -> None:
+    def _require_no_other_there(self, ref: MessageRef) -> None:
         """Check that nothing else than what is here was sent in a message's place, before any of it is replaced."""
-        if self._read_there(ref.manifest) != self._read(ref.manifest):
+        is_listed = self._server.find(ref.manifest) is not None
+        if is_listed and self._read_there(ref.manifest) not in (None, self._read(ref.manifest)):
             raise ActionRequiredError(
                 f"{ref.manifest} on the server is another than the one here: this work directory is older than what "
                 "this site has signed, or a second daemon has its key; stop the daemon, and put the files of the "
@@ -289,18 +290,49 @@ class Mover:
         own, _ = self._with_keys(self._own(shown))
         for path in _lasting_records(self._server, names.SHEETS):
             if self._read_here(path) is None and (sheet := self._read_there(path)) is not None:
-                self._here.create(path, sheet)  # the daemon looks whether it is its own
+                self._take_back_sheet(own, path, sheet)
         missing = self._new_messages(own, is_lost=card is None)
         for message, manifest in missing:
-            self._fetch_message(message, manifest, may_lack=True)
-            self._note(message.ref.manifest, *(f"{message.ref.path}/{name}" for name in message.manifest.files))
+            if card is not None and not self._is_fetched(message, manifest, may_lack=True):
+                return False  # the daemon has its own; what it signs in that place is compared before it is sent
+            if card is None:
+                self._fetch_message(message, manifest, may_lack=True)
+            weights = [f"{message.ref.path}/{name}" for name in message.manifest.files if is_weights(name)]
+            self._note(message.ref.manifest, *(path for path in weights if not self._here.locate(path).exists()))
         if card is None:
             self._fetch()
+            self._require_whole(shown)
             self._here.create(names.SITE_CARD, shown)
             self._note(*self._records())
             signed = pluralize(len(missing), "message")
             logger.warning("brought this site's card, and %s that it had signed, from the server", signed)
         return card is None or bool(missing)
+
+    def _require_whole(self, card: bytes) -> None:
+        """Check that of what this site has signed nothing is missing that was numbered, or answered, after it.
+
+        Raises:
+            TransientError: something is; the server may show it late.
+        """
+        own = self._messages_here(from_site=True)
+        known = {digest_of(card), *(digest_of(self._read(ref.manifest)) for ref, _ in own)}
+        answered = {manifest.in_reply_to for _, manifest in self._messages_here(from_site=False)}
+        if [manifest.seq for _, manifest in own] != [*range(1, len(own) + 1)] or not answered - {None} <= known:
+            raise TransientError(
+                "the server does not show all that this site has signed: nothing is done before it does; if it stays "
+                "so, have the newest backup of the folder put back there"
+            )
+
+    def _take_back_sheet(self, own: Peer, path: str, sheet: bytes) -> None:
+        """Bring an answer to a survey here, if it is this site's."""
+        number = _number_of(path)
+        survey = self._read_here(names.survey_path(number))
+        try:
+            if survey is not None:
+                own.open_sheet(sheet, self._aggregator.open_survey(survey, number), digest_of(survey))
+                self._here.create(path, sheet)
+        except RejectedError as error:
+            self._leave_there(path, error)
 
     def _own(self, card: bytes) -> Peer:
         """Return this site as its card shows it.
@@ -367,7 +399,7 @@ class Mover:
             RejectedError: it is not the aggregator's, or not for this site.
         """
         if names.is_survey(path):
-            self._aggregator.open_survey(content, whole(path[-len("0001.json") : -len(".json")].lstrip("0")))
+            self._aggregator.open_survey(content, _number_of(path))
             return
         signed = content if path == names.FEDERATION else self._read_here(names.FEDERATION) or b""
         federation = open_federation(signed, aggregator_key=self._aggregator.key)
@@ -388,7 +420,7 @@ class Mover:
         """
         found, is_own = [], sender.sender != AGGREGATOR
         for run in runs_in(self._server):
-            if not is_own and any(self._is_here(MessageRef(end, run)) for end in _ENDS):
+            if any(self._is_here(MessageRef(end, run)) for end in _ENDS):
                 continue
             for ref in places_in(self._server, run, but=() if is_own else self._settled(run)):
                 if ref.is_from_site != is_own or self._is_here(ref):
@@ -513,6 +545,11 @@ class Mover:
         except RejectedError as error:
             self._leave_there(path, error)
             return None
+
+
+def _number_of(path: str) -> int:
+    """Return the number that a survey or its answer is called by."""
+    return whole(path[-len("0001.json") : -len(".json")].lstrip("0"))
 
 
 def _lasting_records(folder: Folder, where: str) -> list[str]:

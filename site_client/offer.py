@@ -195,7 +195,7 @@ def describe(work: Path, run: str) -> str:
             f"difference of the main score and its standard error leave in {names.METRICS}"
         )
     if (difference := other_truth(configuration, store.answered(read_ledger(work)))) is not None:
-        lines.append(f"to be compared:     {difference}; scores of both tell of the images whose class differs")
+        lines.append(f"other truths:       {difference}; scores of both tell of the images whose class differs")
     lines += _plugins(configuration)
     lines += _trainer(work, configuration)
     lines += _required(work, configuration, sharing, required, is_open=standing(work, run) == "offered")

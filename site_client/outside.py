@@ -58,7 +58,7 @@ _HANDED: tuple[Split, ...] = ("train", "validation")
 _FIXED = ["epoch", "split", "loss"]
 _HEADER_BYTES = 1 << 20  # of a file of tensors, as other programs may write it
 _SAID = 500  # characters of an error that may quote what it wrote
-_MOST_SAID_BYTES = 1 << 26  # that it may print in a round
+_MOST_SAID_BYTES = 64_000_000  # that it may print in a round
 _LEFT_BYTES = 1 << 30  # of the disk, which it must not fill
 _AT_WORK = 16  # files that a program may have in its directory while it works, such as ones that it renames in the end
 
@@ -217,11 +217,7 @@ def _work(
     def goes_on() -> bool:
         is_time(0)
         _require_few(written, whose, largest)
-        if log.stat().st_size > _MOST_SAID_BYTES:
-            raise ActionRequiredError(
-                f"{whose}: was ended, for it printed more than {size_text(_MOST_SAID_BYTES)}, which are in {log}; have "
-                "it print less"
-            )
+        _require_quiet(log, whose)
         return True
 
     too_long = ActionRequiredError(
@@ -237,9 +233,18 @@ def _work(
     finally:
         child.kill()
         child.communicate()
+    _require_quiet(log, whose)
     if code:
         raise ActionRequiredError(
             f"{whose}: ended with an error ({last_words(log, code)}); what it said is in {log}; correct it, or withdraw"
+        )
+
+
+def _require_quiet(log: Path, whose: str) -> None:
+    if log.stat().st_size > _MOST_SAID_BYTES:
+        raise ActionRequiredError(
+            f"{whose}: was ended, for it printed more than {size_text(_MOST_SAID_BYTES)}, which are in {log}; have it "
+            "print less"
         )
 
 

@@ -210,7 +210,7 @@ class RoundWork:
             personal=store.newest_personal(self._work, ledger, ref.run, before=ref.round_no),
             accepted=store.newest_accepted(self._work, ledger, ref.run, before=ref.round_no),
             lost=store.lost_round(self._work, ledger, ref.run, before=ref.round_no),
-            trained=model if wire == PLAIN else self._work / store.SCRATCH / "trained.safetensors",
+            trained=model if wire == PLAIN else self._work / store.SCRATCH / store.TRAINED,
             sent={group: ledger.path(update, names.state_file(group)) for group in trainer.sharing.groups(update.kind)},
             kept=store.personal_path(self._work, ref.run, ref.round_no),
             alone=self._trained_alone(ref, trainer),
@@ -347,7 +347,7 @@ class RoundWork:
         if wire == PLAIN:
             check_tensors(path, trainer.sharing.shared, shown_as)
             return path
-        plain = self._work / store.SCRATCH / "received.safetensors"
+        plain = self._work / store.SCRATCH / store.RECEIVED
         decode(path, plain, trainer.sharing.shared, wire, shown_as=shown_as)
         return plain
 

@@ -33,6 +33,7 @@ running.yaml                             the settings that the daemon started wi
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -59,6 +60,8 @@ Choice = Literal["yes", "no", "withdraw"]
 PAUSED = "paused"
 RESTORED = "restored"
 SCRATCH = "scratch"
+RECEIVED, TRAINED = "received.safetensors", "trained.safetensors"
+"""Names of files in ``scratch``: a round's models in the plain form."""
 FINAL = "final"
 WEIGHTS = "weights"
 
@@ -72,8 +75,14 @@ class Decision:
 
 
 def clear_scratch(work: Path) -> None:
-    """Remove what one round's work needs, and no other."""
-    remove_tree(work / SCRATCH)
+    """Remove what one round's work needs, and no other; where ``scratch`` leads to a disk of others, nothing else."""
+    folder = work / SCRATCH
+    for path in [*folder.glob("program-*"), folder / "torchrun"]:
+        remove_tree(path)
+    for name in (RECEIVED, TRAINED):
+        (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def write_decision(work: Path, run: str, decided: Decision) -> None:

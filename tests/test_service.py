@@ -224,7 +224,8 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.mkdir()
     (path / "password").write_text("secret")
     if os.geteuid() == 0:
-        os.chown(path, 4711, 4711)
+        for each in (path, path / "password"):
+            os.chown(each, 4711, 4711)
     return path
 
 
@@ -341,6 +342,19 @@ def test_what_a_service_would_not_see_is_refused(work: Path, monkeypatch: pytest
     monkeypatch.setattr(installation, "_TEMPORARY", (path,))
     with pytest.raises(ConfigurationError, match=re.escape(f"{path}: no service sees what lies in /tmp")):
         unit_text(work, configuration())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_the_daemon_can_read_the_password_that_nobody_hands_it(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chown(work / "password", 0, 0)
+    with pytest.raises(ConfigurationError, match=r"password: belongs to root, and the daemon .*: `chown 4711` it"):
+        unit_text(work, configuration())
+    elsewhere = work.parent / "elsewhere"
+    elsewhere.write_text("secret")
+    os.chown(elsewhere, 4711, 4711)
+    monkeypatch.setattr(installation, "_TEMPORARY", (elsewhere,))
+    with pytest.raises(ConfigurationError, match="elsewhere: no service sees what lies in /tmp"):
+        unit_text(work, configuration(password_file=str(elsewhere)))
 
 
 def test_without_a_password_there_is_no_service(work: Path) -> None:

@@ -31,8 +31,6 @@ _BETWEEN = 3
 _TOO_SMALL = 0.0005
 """With three places it would look like 0, which it is not."""
 
-"""What a spreadsheet would compute with, were it the beginning of a text."""
-
 
 @dataclass(frozen=True)
 class Missing:

@@ -26,6 +26,7 @@ from typing import Any
 
 SUMS, SIGNED, WHEELS = "SHA256SUMS", "SHA256SUMS.signed", "wheels"
 BLOCK = 1 << 20
+LEFT_BY_DESKTOPS = re.compile(r"\.DS_Store|\._.*|Thumbs\.db|desktop\.ini")
 
 # Ed25519, RFC 8032, section 5.1: the curve -x² + y² = 1 + dx²y² modulo P, and the order L of its base point.
 P = 2**255 - 19
@@ -38,7 +39,7 @@ class BundleError(Exception):
     """The bundle must not be installed; the text is one sentence with what to do."""
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: "list[str] | None" = None) -> int:
     """Check the bundle this file lies in and install it; return the exit status."""
     parser = argparse.ArgumentParser(description="Install dropfed from this bundle, without internet.")
     parser.add_argument("folder", type=Path, help="where it is installed; made anew")
@@ -101,7 +102,8 @@ def check_files(bundle: Path, sums: bytes, private: Path) -> list[Path]:
             raise BundleError(f"{SUMS} has a line of another form: copy the bundle anew")
         listed[found[2]] = found[1]
     there = {path.relative_to(bundle).as_posix() for folder in (bundle, bundle / WHEELS) for path in folder.glob("*")}
-    if strange := sorted(there - listed.keys() - {SUMS, SIGNED, WHEELS}):
+    left = {name for name in there if LEFT_BY_DESKTOPS.fullmatch(name.rpartition("/")[2])}
+    if strange := sorted(there - listed.keys() - left - {SUMS, SIGNED, WHEELS}):
         raise BundleError(f"{strange[0]} is not on the signed list: copy the bundle anew")
     wheels = []
     for name, sha256 in listed.items():
@@ -181,7 +183,7 @@ def canonical(body: dict[str, str]) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _decode(content: bytes) -> Point | None:
+def _decode(content: bytes) -> "Point | None":
     """Return the point that 32 bytes name, if they name one."""
     number = int.from_bytes(content, "little")
     y, is_odd = number % 2**255, number >> 255

@@ -13,18 +13,31 @@ def remove_tree(root: Path) -> None:
 
     What cannot be removed stays. Nothing may write into it any more.
     """
+    if root.is_symlink():
+        return
     with suppress(OSError):
         root.chmod(0o700)
-        # What lies in a directory is moved up before that is removed, so that no path grows, and nothing recurses.
-        while found := list(os.scandir(root)):
-            for entry in found:
-                if not entry.is_dir(follow_symlinks=False):
-                    Path(entry).unlink()
-                    continue
-                Path(entry).chmod(0o700)
-                for inner in list(os.scandir(entry)):
-                    if inner.is_dir(follow_symlinks=False):
-                        Path(inner).chmod(0o700)  # a directory that moves is written to
-                    Path(inner).rename(root / secrets.token_hex(16))
-                Path(entry).rmdir()
+        while sum(_goes_on(entry, root) for entry in list(os.scandir(root))):
+            pass
         root.rmdir()
+
+
+def _goes_on(entry: os.DirEntry[str], root: Path) -> bool:
+    """Remove a file or an empty directory; of a directory, move up what lies in it, so that no path grows and nothing
+    recurses. Return whether anything was done.
+    """
+    done = False
+    with suppress(OSError):
+        if not entry.is_dir(follow_symlinks=False):
+            Path(entry).unlink()
+            return True
+        Path(entry).chmod(0o700)
+        for inner in list(os.scandir(entry)):
+            with suppress(OSError):
+                if inner.is_dir(follow_symlinks=False):
+                    Path(inner).chmod(0o700)  # a directory that moves is written to
+                Path(inner).rename(root / secrets.token_hex(16))
+                done = True
+        Path(entry).rmdir()
+        done = True
+    return done

@@ -378,7 +378,7 @@ def _write_picture(path: Path, levels: NDArray[np.float64]) -> None:
 
 def _table(rows: Sequence[dict[str, str]]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({column: uncomputed(cell) for column, cell in row.items()} for row in rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([uncomputed(column) for column in rows[0]])
+    writer.writerows([uncomputed(cell) for cell in row.values()] for row in rows)
     return text.getvalue().encode()

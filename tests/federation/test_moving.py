@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from shared.audit.verify import verify
-from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
+from shared.errors import ActionRequiredError, ConfigurationError, RejectedError, TransientError
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MessageRef, ref_at
 from shared.exchange.trust import Peer
@@ -277,3 +277,62 @@ def test_an_old_copy_that_answers_otherwise_replaces_nothing_on_the_server(tmp_p
     with pytest.raises(ActionRequiredError, match=f"{answered.manifest} on the server is another than the one here"):
         site.move()
     assert {path: path.read_bytes() for path in (site.drop / answered.path).iterdir()} == signed
+
+
+def test_what_a_run_keeps_no_longer_goes_from_the_server_also_after_a_crash_or_a_lost_disk(tmp_path: Path) -> None:
+    write_data(TASK, tmp_path / "data", 0, 20, seed=1)
+    for case in ("nothing", "dies before it notes", "loses its disk"):
+        site = Apart(tmp_path / case, tmp_path / "data")
+        run = site.offer(run_configuration(sites=["north"], quorum=1, rounds=2, tolerance=None, keep="last 1"))
+        site.live()
+        assert site.receive(MessageRef("consent", RUN))
+        site.send_round(run, 1)
+        site.live()
+        update = MessageRef("update", RUN, 1)
+        assert site.receive(update)
+        weights = site.drop / update.path / names.SITE_MODEL
+        assert weights.exists()
+        moved = site.home / "move" / "moved.txt"
+        if case == "dies before it notes":
+            moved.write_text("".join(line for line in moved.open() if update.manifest not in line))
+        elif case == "loses its disk":
+            site.lose_the_disk()
+            site.live()
+        site.send_verdict(run, 1)
+        site.send_round(run, 2)
+        site.live()
+        site.send_verdict(run, 2)
+        site.live()
+        assert not (site.exchange / update.path / names.SITE_MODEL).exists()
+        assert not weights.exists(), case
+
+
+def test_a_card_comes_only_with_all_that_was_signed_however_late_the_server_shows_it(
+    hospital: Apart, tmp_path: Path
+) -> None:
+    hospital.lose_the_disk()
+    consent, elsewhere = hospital.drop / MessageRef("consent", RUN).path, tmp_path / "elsewhere"
+    consent.rename(elsewhere)
+    mover = Mover(
+        hospital.home, ListedFolder(LocalFolder(hospital.drop)), LocalFolder(hospital.exchange), peer_of(hospital.work)
+    )
+    with pytest.raises(TransientError, match="the server does not show all that this site has signed"):
+        mover.move()
+    assert not (hospital.exchange / names.SITE_CARD).exists()
+    elsewhere.rename(consent)
+    while mover.move():
+        pass
+    assert (hospital.exchange / names.SITE_CARD).exists()
+    assert (hospital.exchange / MessageRef("consent", RUN).manifest).exists()
+
+
+def test_junk_beside_what_the_site_signed_stays_on_the_server(hospital: Apart) -> None:
+    (hospital.drop / "sheets").mkdir()
+    (hospital.drop / "sheets" / "0001.json").write_bytes(b"{}")
+    damaged = hospital.drop / MessageRef("update", RUN, 1).path / names.METRICS
+    damaged.write_bytes(b"another")
+    for lost in (hospital.exchange / MessageRef("update", RUN, 1).path, hospital.home / "move"):
+        shutil.rmtree(lost)
+    hospital.move()
+    assert not list(hospital.exchange.glob("sheets/*"))
+    assert not (hospital.exchange / MessageRef("update", RUN, 1).manifest).exists()

@@ -223,7 +223,7 @@ def test_a_run_that_takes_something_else_as_true_of_the_same_images_is_left_to_a
     assert not hospital.receive(MessageRef("consent", other.run))
     waits, _ = what_it_waits_for(hospital.work, read_configuration(hospital.work), read_ledger(hospital.work))
     assert f"`dropfed-site approve {other.run}" in waits
-    assert f"to be compared:     run {first.run} had other labels over the same images" in describe(
+    assert f"other truths:       run {first.run} had other labels over the same images" in describe(
         hospital.work, other.run
     )
     assert not consent(hospital, again).agrees  # by itself, as the first

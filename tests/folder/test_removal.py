@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shared.folder.removal import remove_tree
+from site_client.store import clear_scratch
 
 DEEP = 3000  # directories in each other: more than Python calls itself, and longer than a path may be
 
@@ -55,6 +56,34 @@ def test_no_link_is_followed_and_rights_are_no_obstacle(tmp_path: Path) -> None:
     assert not root.exists()
     assert [path.name for path in sorted(outside.iterdir())] == ["images", "labels.csv"]
     assert [path.stat().st_mode & 0o777 for path in (outside, outside / "labels.csv")] == [0o750, 0o640]
+
+
+def test_a_link_in_its_place_is_left_with_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir(mode=0o755)
+    (tmp_path / "disk" / "of others").write_bytes(b"")
+    (tmp_path / "scratch").symlink_to(tmp_path / "disk")
+    remove_tree(tmp_path / "scratch")
+    assert (tmp_path / "disk" / "of others").exists() and (tmp_path / "disk").stat().st_mode & 0o777 == 0o755
+    (tmp_path / "disk" / "torchrun").mkdir()
+    clear_scratch(tmp_path)
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["of others"]
+
+
+def test_what_cannot_be_removed_keeps_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows a file that somebody looks into."""
+    root, unlink = tmp_path / "scratch", Path.unlink
+    (root / "deep" / "deeper").mkdir(parents=True)
+    for number in range(5):
+        (root / "deep" / f"{number}").write_bytes(str(number).encode())
+
+    def refusing(path: Path, *given: bool, **named: bool) -> None:
+        if path.read_bytes() == b"3":
+            raise PermissionError
+        unlink(path, *given, **named)
+
+    monkeypatch.setattr(Path, "unlink", refusing)
+    remove_tree(root)
+    assert [path.read_bytes() for path in root.rglob("*")] == [b"3"]
 
 
 def test_what_is_not_there_is_removed(tmp_path: Path) -> None:

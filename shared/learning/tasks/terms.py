@@ -129,7 +129,8 @@ class Terms(Generic[OptionsT]):
         usual_augmentation: what a run changes, where that is not the augmentation's own default.
         augmentation_now: what a new run changes besides, by keys that are younger than some runs; see ``younger.py``.
         scores: columns of ``metrics.csv`` that the protocol does not describe, each with its range.
-        truths: the options that say what is true of an image, or which parts of a recording there are.
+        truths: the options that say what is true of an image, which parts of a recording there are, or of which files a
+            run can be about.
     """
 
     name: ClassVar[str]

@@ -45,4 +45,4 @@ class Spectrograms(SignalTerms[SpectrogramOptions]):
 
     name = "spectrograms"
     form = SpectrogramOptions
-    truths = ("labels", "segment_seconds")
+    truths = ("labels", "segment_seconds", "highest_hz")

@@ -64,4 +64,4 @@ class TimeSeries(SignalTerms[TimeSeriesOptions]):
 
     name = "time_series"
     form = TimeSeriesOptions
-    truths = ("labels", "rate_hz", "window", "stride")
+    truths = ("labels", "channels", "rate_hz", "window", "stride")
