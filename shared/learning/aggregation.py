@@ -151,7 +151,10 @@ class Aggregation:
             self._combination(round_no, counted, weights).try_out()
 
     def _rows(self, round_no: int, accepted: Mapping[str, Update]) -> dict[str, dict[str, float]]:
-        return self._method.rows(round_no, {site: update.contribution() for site, update in accepted.items()})
+        rows = self._method.rows(round_no, {site: update.contribution() for site, update in accepted.items()})
+        for row in rows.values():
+            _require_weights(self._method.name, row, list(row), "rows")
+        return rows
 
     def _combination(self, round_no: int, accepted: Mapping[str, Update], weights: Mapping[str, float]) -> Combined:
         files = {site: update.files for site, update in accepted.items()}
@@ -249,7 +252,7 @@ def choose(store: RunFiles, sharing: Sharing, chosen: int) -> None:
             write_zeros(settled, TensorList(tensors=listed))
 
 
-def _require_weights(method: str, weights: Mapping[str, float], chosen: Sequence[str]) -> None:
+def _require_weights(method: str, weights: Mapping[str, float], chosen: Sequence[str], hook: str = "weights") -> None:
     """Check that a method returned valid weights.
 
     Raises:
@@ -260,6 +263,6 @@ def _require_weights(method: str, weights: Mapping[str, float], chosen: Sequence
         return
     told = escape(", ".join(f"{site} {value}" for site, value in sorted(weights.items())) or "none")
     raise ActionRequiredError(
-        f"method: {method} gave the weights {told}; correct weights() in its file: one of each accepted site, "
+        f"method: {method} gave the weights {told}; correct {hook}() in its file: one of each accepted site, "
         "from 0 to 1, in all 1"
     )

@@ -50,7 +50,7 @@ def blaming(plugins: Sequence[Plugin], step: str = "") -> Iterator[None]:
         step: what the work is, as people call it.
 
     Raises:
-        PluginError: something was raised; without plug-ins it is raised as it is.
+        PluginError: something was raised; without plug-ins it is raised as it is, but for a ``FaultError``.
     """
     try:
         yield
@@ -58,6 +58,8 @@ def blaming(plugins: Sequence[Plugin], step: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         is_of_disk = isinstance(error, OSError) and not _place(error, plugins)
+        if isinstance(error, FaultError) and not plugins:
+            raise PluginError(f"{error}{_defined_at(error)}; ask who wrote it") from error
         if not plugins or is_of_disk:
             raise
         raise told(error, names_of(plugins) + (f", {step}" if step else ""), plugins) from error
@@ -71,6 +73,12 @@ def told(error: Exception, whose: str, plugins: Sequence[Plugin]) -> PluginError
     """
     what = str(error) if isinstance(error, FaultError) else f"raised {type(error).__name__}: {error}"
     return PluginError(f"{whose}: {what}{_place(error, plugins)}; ask who wrote it")
+
+
+def _defined_at(error: FaultError) -> str:
+    """Return where the function stands that gave what it must not; empty where that is not known."""
+    code = getattr(error.hook, "__code__", None)
+    return f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code is not None else ""
 
 
 def _place(error: Exception, plugins: Sequence[Plugin]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -14,7 +15,7 @@ from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import replace_batch_norm
 from shared.learning.blame import FaultError
-from shared.learning.methods.contract import Groups, Method, TensorLists
+from shared.learning.methods.contract import MODEL, Groups, Method, TensorLists
 from shared.learning.models.encoders import Encoder
 from shared.learning.models.layered_head import OwnHead
 from shared.learning.models.lora import LowRankUpdate
@@ -22,6 +23,7 @@ from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Network, Task
 from shared.learning.tasks.terms import Options
 
+_GROUP = re.compile(r"[a-z][a-z0-9_]{0,31}")
 ANY_CLASSES = 2
 """Of a network where nobody says how many: what travels does not depend on it."""
 
@@ -160,7 +162,7 @@ def _groups(method: Method, network: nn.Module, plain: Sharing) -> Groups:
     """Return what a method's ``groups`` gave.
 
     Raises:
-        FaultError: something else than lists of tensors by group.
+        FaultError: something else than lists of tensors by group, or a group's name is none.
     """
     found = method.groups(network, plain)
     kinds = vars(found).values() if isinstance(found, Groups) else [None]
@@ -168,6 +170,12 @@ def _groups(method: Method, network: nn.Module, plain: Sharing) -> Groups:
         isinstance(kind, Mapping) and all(isinstance(each, TensorList) for each in kind.values()) for kind in kinds
     ):
         raise FaultError(method.groups, "gave something else than Groups, with a TensorList for each group")
+    for kind, listed in vars(found).items():
+        for name in listed:
+            # What travels gives its file's name (protocol 7.1); what stays may have a hyphen besides.
+            plain_name = str(name) if kind not in ("at_site", "at_aggregator") else str(name).replace("-", "_")
+            if name == MODEL or _GROUP.fullmatch(plain_name) is None:
+                raise FaultError(method.groups, f"calls a group {name!r}; a lower-case word is due, and not {MODEL}")
     return found
 
 

@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shared.learning.blame import FaultError
+from shared.errors import PluginError
+from shared.learning import methods
+from shared.learning.blame import FaultError, blaming
 from shared.learning.methods import method_names, open_method
+from shared.learning.methods.contract import Groups, Method
 from shared.learning.models.encoders import ENCODERS
 from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import TASK_NAMES, task_named
@@ -179,3 +182,28 @@ def test_a_task_whose_network_lacks_what_methods_ask_of_it_is_named_before_anyth
     options = task.options(OPTIONS[task.name])
     with pytest.raises(FaultError, match=r"gave a network without classes, features, heads$"):
         build_network(task, open_method("mean", {}), options, 2, run_seed=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("at_aggregator", "model"), ("trained", "model"), ("to_site", "My"), ("measured", "a-b"), ("at_site", "")],
+)
+def test_a_group_that_no_file_can_be_called_by_is_named_before_a_run_begins(kind, name):
+    class Odd(Method):
+        name = "odd"
+
+        def groups(self, network, sharing):
+            return Groups(**{kind: {name: sharing.parameters}})
+
+    task, method = task_named("octa_segmentation"), Odd(Odd.Options())
+    said = rf"groups\(\) calls a group '{name}'; a lower-case word is due, and not model \(test_sharing.py, line \d+\)"
+    with pytest.raises(PluginError, match=said), blaming([]):
+        sharing(task, method, model_of("octa_segmentation"))
+
+
+def test_a_file_that_no_run_could_name_is_no_method(monkeypatch, tmp_path):
+    before = method_names()
+    for name in ("MyMethod", "fedavg copy", "mine"):
+        (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
+    assert method_names() == tuple(sorted([*before, "mine"]))

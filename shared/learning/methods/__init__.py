@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shared.errors import ConfigurationError
 from shared.escaping import escape
+from shared.exchange.names import is_name
 from shared.exchange.reading import check_record
 from shared.learning import plugins
 from shared.learning.methods.terms import TERMS, MethodOptions, Terms
@@ -30,9 +31,10 @@ REFERENCES = ("centralised", "single_site")
 
 
 def method_names() -> tuple[str, ...]:
-    """Return the names of all federated methods: those of their files."""
+    """Return the names of all federated methods: those of their files; of a file that no run could name, none."""
     others = (_CONTRACT, _TERMS, *REFERENCES)
-    return tuple(sorted(module.name for module in iter_modules(__path__) if module.name not in others))
+    found = (module.name for module in iter_modules(__path__) if module.name not in others)
+    return tuple(sorted(name for name in found if is_name(name)))
 
 
 def open_method(name: str, options: Mapping[str, object]) -> Method:

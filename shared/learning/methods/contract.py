@@ -49,7 +49,8 @@ MODEL = "model"
 
 @dataclass(frozen=True)
 class Groups:
-    """The tensors that a method has beside the model's, by group; all are 0 in the beginning.
+    """The tensors that a method has beside the model's, by group; all are 0 in the beginning. A group is called by a
+    lower-case word, and not ``model``.
 
     Args:
         to_site: made by ``combine``; come with every round.
