@@ -143,9 +143,9 @@ def test_it_predicts_with_advice_and_evaluates(ended: Setting, tmp_path: Path) -
         for options in ((), ("--all",))
     )
     shown = [line.split()[0] for line in first.splitlines()]
-    assert shown[:3] == ["images", "auroc", "balanced_accuracy"] and shown[-1] == "(--all"
+    assert shown[:4] == ["model", "images", "auroc", "balanced_accuracy"] and shown[-1] == "(--all"
     assert f"{found['auroc']:.4f}" in first
-    assert f"shows {len(found) - len(shown) + 1} more" in first
+    assert f"shows {len(found) - len(shown) + 2} more" in first  # but for whose model it is, and this line
     assert {line.split()[0] for line in every.splitlines()} == set(found)
 
 

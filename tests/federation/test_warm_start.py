@@ -165,9 +165,10 @@ def test_new_run_writes_what_begins_with_an_earlier_model(federation: Federation
 
 def test_the_final_model_predicts_at_a_site(federation: FederationInProcess, tmp_path: Path) -> None:
     site, images = federation.site("north"), federation.root / "data" / "north" / "images"
-    result = CliRunner().invoke(
-        main, ["predict", str(images), "--work", str(site), "--output", str(tmp_path / "predicted")]
-    )
+    asked = ["predict", str(images), "--work", str(site), "--output", str(tmp_path / "predicted")]
+    refused = CliRunner().invoke(main, asked)
+    assert refused.exit_code == 2 and "holds several models (first, second)" in refused.output
+    result = CliRunner().invoke(main, [*asked, "--model", str(site / "final" / "second")])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "predicted" / "predictions.csv").read_text().count("\n") > 10
 
