@@ -146,7 +146,7 @@ def test_it_predicts_with_advice_and_evaluates(ended: Setting, tmp_path: Path) -
     assert shown[:4] == ["model", "images", "auroc", "balanced_accuracy"] and shown[-1] == "(--all"
     assert f"{found['auroc']:.4f}" in first
     assert f"shows {len(found) - len(shown) + 2} more" in first  # but for whose model it is, and this line
-    assert {line.split()[0] for line in every.splitlines()} == set(found)
+    assert {line.split()[0] for line in every.splitlines()} == {"model", *found}
 
 
 def test_one_broken_file_spoils_no_folder(ended: Setting, tmp_path: Path) -> None:
