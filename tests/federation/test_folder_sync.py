@@ -50,6 +50,18 @@ def folder_sync(work: Path, folder: Folder, stop: threading.Event | None = None)
     )
 
 
+def enrolled(home: Path) -> tuple[Path, Path, FolderSync]:
+    """The aggregator's work directory, the folder of a site that has just joined and is enrolled, and its worker."""
+    work, drop = home / "aggregator", home / "drop"
+    drop.mkdir()
+    initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
+    join(home / "north", read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
+    LocalFolder(drop).create(names.SITE_CARD, (home / "north" / "mirror" / names.SITE_CARD).read_bytes())
+    site = folder_sync(work, LocalFolder(drop))
+    assert site.work()  # enrols
+    return work, drop, site
+
+
 def test_an_enrolment_that_was_cut_off_goes_on_with_a_card_that_came_since(tmp_path: Path) -> None:
     """A file of IT's own stood in the way; until it was away, the site was set up anew by the same invite."""
     work, drop = tmp_path / "aggregator", tmp_path / "drop"
@@ -72,12 +84,7 @@ def test_an_enrolment_that_was_cut_off_goes_on_with_a_card_that_came_since(tmp_p
 
 
 def test_a_folder_from_before_the_enrolment_gets_back_what_it_begins_with(tmp_path: Path) -> None:
-    work, drop = tmp_path / "aggregator", tmp_path / "drop"
-    drop.mkdir()
-    initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
-    join(tmp_path / "north", read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
-    LocalFolder(drop).create(names.SITE_CARD, (tmp_path / "north" / "mirror" / names.SITE_CARD).read_bytes())
-    assert folder_sync(work, LocalFolder(drop)).work()  # enrols
+    work, drop, _ = enrolled(tmp_path)
     begun = {path.name: path.read_bytes() for path in drop.iterdir()}
     assert set(begun) == {names.README, names.FEDERATION, names.SITE_CARD}
     for lost in (names.README, names.FEDERATION):
@@ -92,13 +99,7 @@ def test_a_folder_from_before_the_enrolment_gets_back_what_it_begins_with(tmp_pa
 
 def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
     """The daemon may be busy long after a message came; a worker that keeps looking must not refuse the message."""
-    work, drop = tmp_path / "aggregator", tmp_path / "drop"
-    drop.mkdir()
-    initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
-    join(tmp_path / "north", read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
-    LocalFolder(drop).create(names.SITE_CARD, (tmp_path / "north" / "mirror" / names.SITE_CARD).read_bytes())
-    site = folder_sync(work, LocalFolder(drop))
-    assert site.work()  # enrols
+    work, drop, site = enrolled(tmp_path)
     assert site.channel is not None
     offered = dump_yaml(run_configuration(run="r", sites=["north"], quorum=1))
     offer = site.channel.outbox.sign(
