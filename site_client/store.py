@@ -80,7 +80,8 @@ def clear_scratch(work: Path) -> None:
     for path in [*folder.glob("program-*"), folder / "torchrun"]:
         remove_tree(path)
     for name in (RECEIVED, TRAINED):
-        (folder / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            (folder / name).unlink()
     with suppress(OSError):
         folder.rmdir()
 

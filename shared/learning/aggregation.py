@@ -153,7 +153,7 @@ class Aggregation:
     def _rows(self, round_no: int, accepted: Mapping[str, Update]) -> dict[str, dict[str, float]]:
         rows = self._method.rows(round_no, {site: update.contribution() for site, update in accepted.items()})
         for row in rows.values():
-            _require_weights(self._method.name, row, list(row), "rows")
+            _require_weights(self._method.name, row, [site for site in row if site in accepted], "rows")
         return rows
 
     def _combination(self, round_no: int, accepted: Mapping[str, Update], weights: Mapping[str, float]) -> Combined:
