@@ -41,7 +41,7 @@ from shared.folder.stopping import cut_after
 from shared.learning.aggregation import Update, choose
 from shared.learning.answers import UNANSWERED, ClosedRound, limit_of
 from shared.learning.outcome import Outcome, Standstill
-from shared.learning.round_engine import PlainFiles, given_weights
+from shared.learning.round_engine import PlainFiles, given_weights, log_omitted
 from shared.learning.run_files import Late, Scored
 from shared.learning.schedules import round_configuration
 from shared.trouble import Trouble, UnexpectedError, tolerate_unwritable
@@ -394,7 +394,9 @@ class Daemon:
                 store.write_score(round_no, site, scored)
             case rounds.CloseRound(round_no):
                 # With that each verdict stands, on the disk before the first is signed (protocol 6.4, step 6).
-                store.close_round(round_no, self._verdicts(round_no))
+                verdicts = self._verdicts(round_no)
+                store.close_round(round_no, verdicts)
+                log_omitted(round_no, verdicts)
                 self._tell_standstills()
             case rounds.Aggregate(round_no):
                 self._aggregate(round_no)

@@ -47,7 +47,6 @@ from shared.folder.lock import require_work
 from shared.learning.answers import limit_below
 from shared.learning.apart import Progress, Question, answered, names_of
 from shared.learning.batch_norm import batch_norms, buffers_kept
-from shared.learning.blame import blaming
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
 from shared.learning.measures import task_of
@@ -207,8 +206,7 @@ def prepare(work: Path, run_yaml: Path, *, waits: bool = False, remark_again: bo
         begun = answered(asked, bounds_of(configuration), plugins)
         _require_as_written(begun.run, written, plugins, RunStore(work, written.run))
         return Prepared(work, configuration, begun, None)
-    with blaming(()):  # a method's file may do what it must not, too
-        return Prepared(work, configuration, *begin(asked))
+    return Prepared(work, configuration, *begin(asked))
 
 
 def _require_as_written(

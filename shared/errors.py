@@ -10,7 +10,8 @@ harmless where it comes into being (``shared.escaping``), so that it is one line
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from shared.escaping import escape
 
@@ -68,6 +69,22 @@ class ActionRequiredError(DropfedError):
 
 class PluginError(ActionRequiredError):
     """The code of a plug-in raises, hangs, is too large, or makes what it must not; only who wrote it can cure that."""
+
+
+class FaultError(PluginError):
+    """What a function of others gave, and must not: told with its file and line.
+
+    Args:
+        hook: that function; None where nobody knows which did.
+        what: it did, as in "gave None, not a number".
+    """
+
+    def __init__(self, hook: Callable[..., object] | None, what: str) -> None:
+        code = getattr(hook, "__code__", None)
+        self.what = f"{getattr(hook, '__name__', 'it')}() {what}" if hook else what
+        self.place = (code.co_filename, code.co_firstlineno) if code else None
+        where = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
+        super().__init__(f"{self.what}{where}; ask who wrote it")
 
 
 class LeftAloneError(ActionRequiredError):

@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from traceback import extract_tb
 
 from shared.errors import ActionRequiredError, DropfedError, PluginError, RejectedError, TransientError
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 
 LONGEST_BACKOFF_S = 300.0
+_HOME = Path(__file__).parents[1]
+_ROOMS = ("aggregator", "shared", "site_client", "studies")
 _SHOWN = 200  # characters of what a library says
 
 logger = logging.getLogger(__name__)
@@ -68,10 +71,11 @@ class Trouble:
 
 
 class UnexpectedError(ActionRequiredError):
-    """What no code expected: a mistake in dropfed, or in a library."""
+    """What no code expected: a mistake in dropfed, in a file that somebody added to it, or in a library."""
 
     def __init__(self, cause: Exception) -> None:
-        super().__init__(f"an error that nobody expected, {_named(cause)}; please report it, with the lines of the log")
+        what = f"{_named(cause)}{_place(cause)}"
+        super().__init__(f"an error that nobody expected, {what}; please report it, with the lines of the log")
         self.__cause__ = cause
 
 
@@ -113,6 +117,15 @@ def held_against(path: str) -> Iterator[None]:
 def _log(path: str, what: str) -> None:
     """Log what was just raised: once, for the same is looked at again and again."""
     logger.exception("%s: %s", escape(path), what)
+
+
+def _place(error: Exception) -> str:
+    """Return the file and line of a daemon's own in which an error came about; empty if in none."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if any(file.is_relative_to(_HOME / room) for room in _ROOMS):
+            return f" in {file.relative_to(_HOME).as_posix()}, line {frame.lineno}"
+    return ""
 
 
 def _named(error: Exception) -> str:

@@ -25,8 +25,9 @@ from shared.folder.listed import note_tag
 from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
+from shared.learning.methods import method_names
 from shared.learning.models.options import published_weights
-from shared.learning.plugins import plugins_of
+from shared.learning.plugins import plugins_of, provided
 from shared.plurals import pluralize
 from shared.sizes import size_text
 from site_client.apart import ALLOWED_IN, answered
@@ -59,6 +60,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     yield from with_problems(partial(_folder, work, configuration, key, speed))
     yield from with_problems(partial(look_at_computing, configuration))
     yield from with_problems(partial(check.look_at_plugins, configuration.policy.plugins, ALLOWED_IN))
+    yield from with_problems(partial(_methods, configuration))
     yield from with_problems(partial(look_at_programs, work, configuration))
     if offered is not None:
         yield from with_problems(partial(_published_weights, work, *offered))
@@ -77,6 +79,17 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
         yield from with_problems(partial(_images, task, work, configuration, run))
     for task, folder in configuration.out_of_distribution.items():
         yield from with_problems(partial(_out_of_distribution_images, task, work / folder, configuration))
+
+
+def _methods(configuration: SiteConfiguration) -> Iterator[Finding]:
+    """Report the methods that the hospital allows and that nothing here computes."""
+    for name in configuration.policy.methods:
+        if name not in (*method_names(), *provided("methods")):
+            yield Finding(
+                "warning",
+                f"{FILE}: policy: methods: {name}: is neither a file nor in a wheel here, and a run by it would be "
+                "declined for good; install it, or take the name out",
+            )
 
 
 def _images(task: str, work: Path, configuration: SiteConfiguration, run: RunConfiguration | None) -> Iterator[Finding]:

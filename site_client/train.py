@@ -40,7 +40,7 @@ from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import is_scored
 from shared.learning.seeds import seed_for
-from shared.learning.sharing import grouped, network_of, staying
+from shared.learning.sharing import grouped, network_of, require_declared, staying
 from shared.learning.standard_error import Jackknife
 from shared.learning.targets import target_counts
 from shared.learning.tasks.classification import balanced
@@ -259,6 +259,13 @@ class Trainer:
                 "aggregator's people for a new one"
             )
 
+    def _require_declared(self, local: Local, *, trains: bool) -> None:
+        """Check that the method has made what it declares, and nothing that would be dropped."""
+        hook = self.method.finish if trains else self.method.measure
+        require_declared(hook, "local.sent", local.sent, self.sharing.groups("update", trains=trains))
+        here = {group: listed.tensors for group, listed in self._groups_here(local.network).items()}
+        require_declared(hook, "local.kept", local.kept, here)
+
     def _keep(self, network: nn.Module, groups: Mapping[str, Tensors], path: Path) -> None:
         """Write what stays here; what has diverged is not kept, and the next round goes on from the round before."""
         tensors = {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
@@ -324,6 +331,7 @@ class Trainer:
             self.method.finish(local)
             if OPTIMIZER in local.kept:
                 local.kept[OPTIMIZER] = read_memory(optimizer, network, self.sharing.frozen)
+        self._require_declared(local, trains=bool(phases))
         # 5. Train the site's own model as long; nothing of it enters what leaves but its scores of the rounds before.
         if alone is not None and phases:
             epochs = [self._epoch_of(this, number) for number in range(1, self.run.epochs + 1)]

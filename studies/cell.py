@@ -226,8 +226,8 @@ def main(folder: str) -> int:
         with work_lock(Path(folder), "another process plays this cell; wait for it, or stop it first"):
             play(Path(folder))
     except DropfedError as error:
-        if isinstance(error, PluginError) and error.__cause__ is not None:  # for who wrote it
-            traceback.print_exception(error.__cause__)
+        if isinstance(error, PluginError):  # for who wrote it
+            traceback.print_exception(error.__cause__ or error)
         say(str(error), err=True)
         return 1
     return 0

@@ -45,7 +45,7 @@ from shared.learning.methods.contract import MODEL
 from shared.learning.model_files import round_tensors
 from shared.learning.objectives import Objective
 from shared.learning.private_gradients import Secret
-from shared.learning.round_engine import RoundEngine, given_weights
+from shared.learning.round_engine import RoundEngine, given_weights, log_omitted
 from shared.learning.run_checks import check_reference, check_together
 from shared.learning.run_files import Scored
 from shared.learning.schedules import round_configuration
@@ -336,6 +336,7 @@ def _play(
                     made = Made(store, round_no, Path(beside))
                     try_still_if_none_counts(made, method, groups, closed, sound)
             verdicts[round_no] = engine.decide(closed)
+            log_omitted(round_no, verdicts[round_no])
         if round_no <= run.rounds:
             with blaming(run.plugins, f"combining the models of round {round_no}"):
                 engine.combine(round_no, verdicts[round_no], updates.__getitem__)

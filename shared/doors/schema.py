@@ -34,7 +34,7 @@ def _refusal(error: ValidationError) -> Refusal:
     return Faults(error.errors(include_url=False)[:MOST_FAULTS])
 
 
-@door("is nested too deeply; write it flat")
+@door("cannot be checked: what checks it fails on it; change what it says, or ask who wrote the check")
 def fill(kind: type[AnyRecord], values: Mapping[str, Any]) -> AnyRecord:
     """Check parsed values against a record.
 
@@ -45,6 +45,8 @@ def fill(kind: type[AnyRecord], values: Mapping[str, Any]) -> AnyRecord:
         return kind.model_validate(values)
     except ValidationError as error:
         raise _refusal(error) from None
+    except RecursionError as error:
+        raise Refusal("is nested too deeply; write it flat") from error
 
 
 @door("is not JSON")

@@ -12,12 +12,11 @@ from shared.errors import RejectedError
 from shared.exchange import names
 from shared.exchange.records.answers import Reliability
 from shared.exchange.records.run import BelowLast, RunConfiguration
-from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import decimal_text
 from shared.exchange.records.verdicts import CameLate, Verdict
 from shared.exchange.tables import EPSILON, epsilon_in, read_metrics, require_learning_rate, require_of_round
 from shared.exchange.trust import Message, check_form, open_yaml
-from shared.exchange.weights import LARGEST, check_tensors
 from shared.learning.methods.terms import Terms
 from shared.learning.run_files import Late, Scored
 from shared.learning.schedules import learning_rate
@@ -108,7 +107,7 @@ def check_update(
     *,
     form: type[Reliability] = Reliability,
 ) -> tuple[float | None, float | None]:
-    """Check that an answer holds what its round and its method ask for, and nothing more; its model is not looked into.
+    """Check that an answer holds what its round and its method ask for, and nothing more; no tensors are looked into.
 
     Args:
         file: where a file of the answer lies, by name.
@@ -122,7 +121,7 @@ def check_update(
     """
     # 1. It brings exactly the files that its round asks for (protocol 6.3), in the run's form (protocol 9.2).
     ref, trains, is_private = message.ref, message.ref.round_no <= run.rounds, run.privacy is not None
-    _check_files(message, file, sharing, method, trains=trains)
+    _check_files(message, sharing, method, trains=trains)
     check_form(message, run.wire)
     # 2. The table has no rows but this round's, no columns that nobody described, and the round's learning rate
     #    (protocol 8.3).
@@ -150,9 +149,7 @@ def epochs_of(run: RunConfiguration, round_no: int, terms: Terms) -> int:
     return terms.epochs(run.epochs) if round_no <= run.rounds else 0
 
 
-def _check_files(
-    message: Message, file: Callable[[str], Path], sharing: Sharing, method: Method, *, trains: bool
-) -> None:
+def _check_files(message: Message, sharing: Sharing, method: Method, *, trains: bool) -> None:
     ref, found = message.ref, set(message.manifest.files)
     for name, is_due in ((names.SITE_MODEL, trains), (names.RELIABILITY, method.sends_reliability)):
         if is_due and name not in found:
@@ -163,12 +160,9 @@ def _check_files(
     for name in sorted(filter(names.is_state, found)):
         if name not in map(names.state_file, groups):
             raise RejectedError(f"{ref.path}/{name}", "was not asked for")
-    for group, listed in groups.items():
-        name = names.state_file(group)
+    for name in map(names.state_file, groups):
         if name not in found:
             raise RejectedError(f"{ref.path}/{name}", "is missing from the answer")
-        largest = method.largest.get(group, LARGEST)
-        check_tensors(file(name), TensorList(tensors=listed), f"{ref.path}/{name}", largest=largest)
 
 
 def without_spoilers(run: RunConfiguration, closed: ClosedRound, aggregation: Aggregation) -> ClosedRound:

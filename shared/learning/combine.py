@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from shared.doors.tensor_file import count_of
+from shared.errors import FaultError
 from shared.exchange.encoding import rounded
 from shared.exchange.records.tensors import TensorList
 from shared.exchange.records.wire import FileEntry, Numbers
 from shared.exchange.weights import LARGEST, Array, TensorFile, magnitude_of, write_tensors
-from shared.learning.blame import FaultError
 from shared.learning.combinations.contract import Rule
 from shared.learning.methods.contract import MODEL, Method
 
@@ -156,6 +156,9 @@ class Combined:
         made = self.method.combine(part)
         if not (isinstance(made, Mapping) and group in made):
             raise FaultError(self.method.combine, f"gave nothing by the name {group}")
+        if undeclared := made.keys() - self.tensors.keys():
+            what = f"gave {min(undeclared)}, which groups() declares neither to_site nor at_aggregator"
+            raise FaultError(self.method.combine, what)
         return made[group]
 
     @cached_property

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, FaultError
 from shared.exchange.records.run import Range, RunConfiguration
 from shared.exchange.tables import is_declared
 from shared.learning import plugins, shapes
-from shared.learning.blame import FaultError
 from shared.learning.metrics import Score
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.tasks import task_named
@@ -90,6 +89,8 @@ def _measure(name: str, told: Range) -> Measure:
     Raises:
         ConfigurationError: there is none, or it is something else.
     """
+    if name in OF_SHAPES:
+        plugins.require_free("scores", name)
     found = OF_SHAPES.get(name) or plugins.load("scores", name)
     if found is None:
         known = ", ".join(sorted([*OF_SHAPES, *plugins.provided("scores")]))

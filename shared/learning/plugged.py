@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from shared.doors.schema import fill_json
-from shared.errors import DropfedError, PluginError
+from shared.errors import DropfedError, FaultError, PluginError
 from shared.folder.durable import disk_trouble, write_file
 from shared.learning.apart import (
     ANSWER,
@@ -75,6 +75,8 @@ def work(folder: Path) -> None:
         write_file(folder / ANSWER, kind.form().dump_json(answer))
     except (MemoryError, torch.OutOfMemoryError):
         _tell(folder, PluginError(f"{asked.whose}: {asked.bounds.too_large}"))
+    except FaultError as error:
+        _tell(folder, told(error, asked.whose, asked.plugins))
     except DropfedError as error:
         _tell(folder, error)
     except OSError as error:

@@ -6,6 +6,7 @@ sites that it plays as well.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +17,20 @@ from shared.exchange.encoding import decode
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Reliability
 from shared.exchange.records.run import RunConfiguration
-from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import decimal_text
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry
 from shared.exchange.trust import Message
-from shared.exchange.weights import check_tensors
+from shared.exchange.weights import LARGEST, check_tensors
 from shared.learning.aggregation import Aggregation, Update
 from shared.learning.answers import ClosedRound, check_update, decide, without_spoilers
 from shared.learning.late import move_on
 from shared.learning.methods.contract import MODEL, Method
 from shared.learning.run_files import RunFiles, Scored
 from shared.trouble import held_against
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class RoundEngine:
         *,
         score: Callable[[Path, str], float | None],
     ) -> Scored:
-        """Do steps 2 and 3 of ``check``; other arguments as for that.
+        """Do steps 2 to 4 of ``check``; other arguments as for that.
 
         Args:
             round_no: that it answers.
@@ -145,11 +148,15 @@ class RoundEngine:
         Raises:
             RejectedError: it cannot count.
         """
-        ref, found = MessageRef("update", self._run.run, round_no), None
-        if round_no <= self._run.rounds:
-            # 2. Its model holds the run's tensors (protocol 9.1), and is scored (protocol 7.9).
+        ref, trains, found = MessageRef("update", self._run.run, round_no), round_no <= self._run.rounds, None
+        # 2. What came beside the model holds the method's tensors (protocol 9.1).
+        for group, listed in self._sharing.groups(ref.kind, trains=trains).items():
+            largest, shown_as = self._method.largest.get(group, LARGEST), f"{ref.path}/{names.state_file(group)}"
+            check_tensors(update.files[group], TensorList(tensors=listed), shown_as, largest=largest)
+        if trains:
+            # 3. Its model holds the run's tensors (protocol 9.1), and is scored (protocol 7.9).
             found = score(update.files[MODEL], f"{ref.path}/{names.SITE_MODEL}")
-            # 3. What came beside the model can follow from how far training has moved that (protocol 7.3).
+            # 4. What came beside the model can follow from how far training has moved that (protocol 7.3).
             self._aggregation.require_plausible(ref, site, update.files, update.images)
         return Scored(score=_text(found), theta=_text(update.theta), epsilon=_text(spent), reason="")
 
@@ -198,6 +205,13 @@ class RoundEngine:
 def given_weights(verdicts: Mapping[str, Verdict]) -> dict[str, float]:
     """Return the weights above 0 of a round, by site; in (0, 1]."""
     return {site: verdict.share for site, verdict in verdicts.items() if verdict.share > 0}
+
+
+def log_omitted(round_no: int, verdicts: Mapping[str, Verdict]) -> None:
+    """Log whose answer to a round does not count, and why."""
+    for site, verdict in verdicts.items():
+        if verdict.status == "omitted":
+            logger.warning("round %d: the answer of %s does not count: %s", round_no, site, verdict.reason)
 
 
 def _text(number: float | None) -> str | None:

@@ -10,11 +10,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, FaultError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import replace_batch_norm
-from shared.learning.blame import FaultError
 from shared.learning.methods.contract import MODEL, Groups, Method, TensorLists
 from shared.learning.models.encoders import Encoder
 from shared.learning.models.layered_head import OwnHead
@@ -177,6 +176,38 @@ def _groups(method: Method, network: nn.Module, plain: Sharing) -> Groups:
             if name == MODEL or _GROUP.fullmatch(plain_name) is None:
                 raise FaultError(method.groups, f"calls a group {name!r}; a lower-case word is due, and not {MODEL}")
     return found
+
+
+def require_declared(
+    hook: Callable[..., object],
+    where: str,
+    made: Mapping[str, Mapping[str, object]],
+    declared: Mapping[str, Mapping[str, TensorShape]],
+) -> None:
+    """Check that a method has made just the groups that are due, each with just its tensors.
+
+    Args:
+        hook: that has made them.
+        where: it put them, as its author calls that.
+
+    Raises:
+        FaultError: it has not.
+    """
+    for group in made:
+        if group not in declared:
+            raise FaultError(hook, f"wrote {where}[{group!r}], and groups() declares no such group for it")
+    for group, listed in declared.items():
+        found = made.get(group, {})
+        for name in [*listed, *found]:
+            due = f"a tensor of shape {(*listed[name].shape,)}" if name in listed else "no such tensor"
+            if (there := _kind(found.get(name))) != due:
+                raise FaultError(hook, f"left in {where}[{group!r}] {there} as {name}; groups() declares {due}")
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "no such tensor"
+    return f"a tensor of shape {(*value.shape,)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def staying(listed: Sharing, network: nn.Module) -> TensorList:

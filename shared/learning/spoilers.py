@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from shared.errors import DropfedError, RejectedError
+from shared.errors import DropfedError, FaultError, RejectedError
 from shared.exchange.records.values import sentence
 
 TOGETHER = "the answers cannot be worked on together with this one"
@@ -28,11 +28,12 @@ def spoilers(sites: Sequence[str], method: str, work: Callable[[Sequence[str]], 
             if tried:
                 work(tried)
         except Exception as error:
-            is_ours = isinstance(error, DropfedError | OSError | MemoryError) and not isinstance(error, RejectedError)
-            if is_ours:
+            is_ours = isinstance(error, DropfedError | OSError | MemoryError)
+            if is_ours and not isinstance(error, RejectedError | FaultError):
                 raise
             logger.warning("the answers of %s cannot be worked on together", ", ".join(tried), exc_info=error)
-            return sentence(f"{TOGETHER} by {method}: {error or type(error).__name__}")
+            what = error.what if isinstance(error, FaultError) else error or type(error).__name__
+            return sentence(f"{TOGETHER} by {method}: {what}")
         return None
 
     if (reason := fault(sites)) is None:

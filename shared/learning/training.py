@@ -18,10 +18,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from shared.errors import FaultError
 from shared.exchange.tables import LARGEST_LOSS, difference_of, error_of
 from shared.learning.batch_norm import batch_norms
 from shared.learning.batches import count_of_parts, even_parts
-from shared.learning.blame import FaultError
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import unit_of

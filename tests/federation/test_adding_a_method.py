@@ -1,5 +1,6 @@
 """docs/adding-a-method.md, followed word for word: its method runs through the real daemons, and is what it says."""
 
+import math
 import re
 from pathlib import Path
 from textwrap import dedent
@@ -13,6 +14,7 @@ from shared.exchange.names import MessageRef
 from shared.folder.local import LocalFolder
 from shared.learning import methods
 from shared.learning.methods import method_names, open_method
+from shared.learning.methods.scaffold import Scaffold
 from site_client.configuration import Policy
 from studies.configuration import read_study
 from studies.matrix import expand
@@ -70,6 +72,24 @@ def test_the_velocity_is_the_papers_and_without_it_this_is_fedavg(added, tmp_pat
     assert not np.allclose(model("with", 3)[name], model("fedavg", 3)[name])
     for tensor, expected in model("fedavg", 3).items():
         assert model("without", 3)[tensor] == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_has_diverged_beside_a_model_does_not_count_in_a_simulation_either(tmp_path, monkeypatch, caplog):
+    finish = Scaffold.finish
+
+    def diverging(method, local):
+        finish(method, local)
+        for tensor in local.sent["control"].values():
+            tensor.fill_(math.nan)
+
+    monkeypatch.setattr(Scaffold, "finish", diverging)
+    chosen = run_configuration(method="scaffold", rounds=1)
+    make_data(chosen, tmp_path / "data", 8)
+    outcome = run_rounds(chosen, {site: tmp_path / "data" / site for site in chosen.sites}, tmp_path / "home")
+    for site, verdict in outcome.verdicts[1].items():
+        assert verdict.status == "omitted"
+        assert "state-control.safetensors: " in verdict.reason and "finite" in verdict.reason
+        assert f"round 1: the answer of {site} does not count: {verdict.reason}" in caplog.messages
 
 
 def test_it_runs_through_the_daemons(added, tmp_path):

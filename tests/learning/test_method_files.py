@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from shared.check import look_at_plugins
 from shared.errors import ConfigurationError
 from shared.learning import methods
-from shared.learning.methods import method_class
+from shared.learning.methods import method_class, open_method
+from shared.learning.models import AS_READ
+from shared.learning.models.encoders import build_encoder
+from shared.learning.tasks import task_named
+from tests.installed_wheel import install_wheel
 
 NAME = "newcomer"
 PLAIN = "from shared.learning.methods.contract import Method\n"
@@ -48,6 +53,65 @@ def test_a_mistake_is_told_with_its_file(file: Path, text: str, sentence: str) -
         method_class(NAME)
     (problem,) = raised.value.problems
     assert problem.startswith(str(file)) and "\n" not in problem
+
+
+HEAD = f"""from shared.learning.methods.contract import Method
+from shared.learning.methods.terms import MethodOptions, Over
+from pydantic import BaseModel
+class New(%s):
+    name = {NAME!r}
+    class Options(%s):
+        plain: float = 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (HEAD % ("Method", "BaseModel"), "Options of New must be derived from MethodOptions"),
+        (HEAD % ("Over, Method", "MethodOptions"), "Options of New must be derived from Over.Options"),
+        (HEAD % ("Method", "MethodOptions") + "        beta: float\n", r"\(ValidationError: .*beta.*\); give each one"),
+        (
+            HEAD % ("Method", "MethodOptions") + "        beta: 'Bata' = 1\n",
+            r"\(PydanticUserError: .*\); give each one",
+        ),
+    ],
+)
+def test_options_that_no_run_could_choose_are_told_with_their_file(file: Path, text: str, sentence: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=sentence) as raised:
+        method_class(NAME)
+    (problem,) = raised.value.problems
+    assert problem.startswith(str(file)) and "\n" not in problem
+
+
+def test_a_check_of_an_option_that_fails_is_told_as_that(file: Path) -> None:
+    text = HEAD % ("Method", "MethodOptions") + (
+        "        beta: float = 0.5\n"
+        "        @field_validator('beta')\n"
+        "        @classmethod\n"
+        "        def _check(cls, beta):\n"
+        "            return beta.no_such_thing\n"
+    )
+    file.write_text("from pydantic import field_validator\n" + text)
+    with pytest.raises(ConfigurationError, match="method_options: cannot be checked: what checks it fails on it"):
+        open_method(NAME, {"beta": 1})
+
+
+@pytest.mark.parametrize(("group", "name"), [("methods", "fedavg"), ("tasks", "dr_staging"), ("encoders", "small")])
+def test_a_wheel_that_provides_what_is_here_already_is_told(
+    group: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_wheel(tmp_path, "rival", {"rival.py": ""}, f"[dropfed.{group}]\n{name} = rival:Rival\n", monkeypatch)
+    said = f"plug-in dropfed-rival: provides the {group[:-1]} {name}, which dropfed has itself"
+    opened: dict[str, Callable[[], object]] = {
+        "methods": lambda: open_method(name, {}),
+        "tasks": lambda: task_named(name),
+        "encoders": lambda: build_encoder(name, 64, AS_READ),
+    }
+    with pytest.raises(ConfigurationError, match=said):
+        opened[group]()
+    assert any(said in found.text for found in look_at_plugins({}, "site.yaml") if found.grade == "problem")
 
 
 def test_a_file_whose_class_has_its_name_is_a_method(file: Path) -> None:

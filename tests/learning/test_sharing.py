@@ -1,16 +1,18 @@
 """What travels and what stays, by the type of a module and never by its name."""
 
+import re
+
 import pytest
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shared.errors import PluginError
+from shared.errors import FaultError
+from shared.exchange.records.tensors import TensorShape
 from shared.learning import methods
-from shared.learning.blame import FaultError, blaming
 from shared.learning.methods import method_names, open_method
 from shared.learning.methods.contract import Groups, Method
 from shared.learning.models.encoders import ENCODERS
-from shared.learning.sharing import build_network, sharing, staying
+from shared.learning.sharing import build_network, require_declared, sharing, staying
 from shared.learning.tasks import TASK_NAMES, task_named
 
 OPTIONS = {
@@ -180,7 +182,7 @@ def test_a_task_whose_network_lacks_what_methods_ask_of_it_is_named_before_anyth
     task = task_named("octa_segmentation")
     monkeypatch.setattr(type(task), "build_model", lambda *_: torch.nn.Linear(1, 1))
     options = task.options(OPTIONS[task.name])
-    with pytest.raises(FaultError, match=r"gave a network without classes, features, heads$"):
+    with pytest.raises(FaultError, match=r"gave a network without classes, features, heads \(test_sharing.py, line "):
         build_network(task, open_method("mean", {}), options, 2, run_seed=1)
 
 
@@ -197,8 +199,34 @@ def test_a_group_that_no_file_can_be_called_by_is_named_before_a_run_begins(kind
 
     task, method = task_named("octa_segmentation"), Odd(Odd.Options())
     said = rf"groups\(\) calls a group '{name}'; a lower-case word is due, and not model \(test_sharing.py, line \d+\)"
-    with pytest.raises(PluginError, match=said), blaming([]):
+    with pytest.raises(FaultError, match=said):
         sharing(task, method, model_of("octa_segmentation"))
+
+
+DUE = {"velocity": {"w": TensorShape(dtype="F32", shape=[2, 3])}}
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({}, r"local.sent\['velocity'\] no such tensor as w; groups\(\) declares a tensor of shape \(2, 3\)"),
+        ({"velocity": {"w": torch.zeros(3, 2)}}, r"a tensor of shape \(3, 2\) as w; .* of shape \(2, 3\)"),
+        ({"velocity": {"w": 0.5}}, r"float as w; groups\(\) declares a tensor"),
+        (
+            {"velocity": {"w": torch.zeros(2, 3), "v": torch.zeros(1)}},
+            r"of shape \(1,\) as v; .* declares no such tensor",
+        ),
+        ({"velocity": {"w": torch.zeros(2, 3)}, "momentum": {}}, r"wrote local.sent\['momentum'\], and groups\(\)"),
+    ],
+)
+def test_what_a_method_makes_and_does_not_declare_is_dropped_nowhere_in_silence(made, said):
+    def finish():
+        """Stand for a method's."""
+
+    with pytest.raises(FaultError, match=r"^finish\(\) (left in|wrote) .*\(test_sharing.py, line \d+\); ask") as raised:
+        require_declared(finish, "local.sent", made, DUE)
+    assert re.search(said, str(raised.value))
+    require_declared(finish, "local.sent", {"velocity": {"w": torch.zeros(2, 3)}}, DUE)
 
 
 def test_a_file_that_no_run_could_name_is_no_method(monkeypatch, tmp_path):

@@ -29,7 +29,7 @@ from shared.audit.replay.models import Models
 from shared.audit.replay.rounds import Replayer, Round, find_round
 from shared.audit.replay.steps import Step, lacking
 from shared.audit.sites import not_opened, rounds_of, settings_of, sharing_of
-from shared.errors import ConfigurationError, DropfedError, RejectedError
+from shared.errors import ConfigurationError, DropfedError, FaultError, RejectedError
 from shared.exchange import names
 from shared.exchange.ledger import readable_tables
 from shared.exchange.names import MessageRef
@@ -326,6 +326,8 @@ def _or_why_not(number: int, what: str, steps: Iterator[Step]) -> Iterator[Step]
     """Yield the steps; one more, where an error that nobody expected ends them."""
     try:
         yield from steps
+    except FaultError as error:
+        yield Step(number, what, "not replayable", f"because of {error}")
     except (DropfedError, OSError, MemoryError):
         raise
     except Exception as error:

@@ -17,7 +17,7 @@ from shared.escaping import escape
 from shared.exchange.names import is_name
 from shared.exchange.reading import check_record
 from shared.learning import plugins
-from shared.learning.methods.terms import TERMS, MethodOptions, Terms
+from shared.learning.methods.terms import TERMS, MethodOptions, Over, Terms
 from shared.learning.younger import completed
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TermsT = TypeVar("TermsT", bound=Terms)
 
 _CONTRACT, _TERMS = "contract", "terms"
+_LONGEST_TOLD = 300  # characters of what a library says
 REFERENCES = ("centralised", "single_site")
 """Not federated: what a federation is compared with on one machine."""
 
@@ -102,6 +103,8 @@ def method_class(name: str) -> type[Method]:
     classes = [each for each in _loaded(name).values() if isinstance(each, type) and issubclass(each, kind)]
     for each in classes:
         if vars(each).get("name") == name:
+            plugins.require_free("methods", name)
+            _require_options(each, str(path))
             return each
     own = [each for each in classes if each.__module__ == f"{__name__}.{name}"]
     if not own:
@@ -115,13 +118,34 @@ def _of_plugin(name: str, kind: type[Method]) -> type[Method]:
     found = plugins.load("methods", name)
     if found is None:
         known = sorted({*method_names(), *plugins.provided("methods")})
-        raise ConfigurationError([f"method: there is no method {name}; use one of {', '.join(known)}"])
+        raise ConfigurationError(
+            [f"method: there is no method {name}; use one of {', '.join(known)}, or install its file or wheel"]
+        )
     if not (isinstance(found, type) and issubclass(found, kind) and vars(found).get("name") == name):
         wheel = plugins.wheel_behind("methods", name)
         raise ConfigurationError(
             [f"plug-in {wheel}: {name} must be a class derived from Method that says name = {name!r}; correct it"]
         )
+    _require_options(found, f"plug-in {plugins.wheel_behind('methods', name)}")
     return found
+
+
+def _require_options(method: type[Method], where: str) -> None:
+    """Check that a method's options have those of every method, and a value each where a run says none.
+
+    Raises:
+        ConfigurationError: they have not.
+    """
+    wanted = Over.Options if issubclass(method, Over) else MethodOptions
+    if not issubclass(method.Options, wanted):
+        raise ConfigurationError([f"{where}: Options of {method.__name__} must be derived from {wanted.__qualname__}"])
+    try:
+        method.Options()
+    except Exception as error:  # whatever a class may do wrong
+        told = escape(" ".join(f"{type(error).__name__}: {error}".split()))[:_LONGEST_TOLD]
+        raise ConfigurationError(
+            [f"{where}: Options of {method.__name__} cannot be made of their defaults ({told}); give each one"]
+        ) from error
 
 
 def file_of(name: str) -> Path:
