@@ -4,6 +4,8 @@
 PYTHON = python3
 BIN = .venv/bin
 READY = .venv/ready
+# After an upgrade of the system's Python, .venv finds its packages no more, and is made anew.
+LOST := $(shell test ! -e $(READY) || $(BIN)/python -c 'import pip' 2>/dev/null || echo lost-packages)
 CODE = aggregator site_client shared studies dropfed deploy benchmarks
 MINUTES = 60
 # Tests kill processes, never the machine: what the kernel was given is kept, and no test need wait for the disk.
@@ -17,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 demo-options = $(if $(TASK),--task $(TASK)) $(if $(METHOD),--method $(METHOD)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SITES),--sites $(SITES)) $(if $(SEED),--seed $(SEED)) \
 	$(if $(IMAGE_SIZE),--image-size $(IMAGE_SIZE)) $(if $(DATA),--data '$(DATA)') $(if $(AS_SUGGESTED),--as-suggested)
 
-.PHONY: help demo test test-quick test-long study-smoke soak fuzz figures model-check lint servers coverage bundle docs screenshots tutorial site setup lock clean
+.PHONY: help demo test test-quick test-long study-smoke soak fuzz figures model-check lint servers coverage bundle docs screenshots tutorial site setup lock clean $(LOST)
 .DEFAULT_GOAL = help
 
 help:      ## this list
@@ -82,7 +84,7 @@ site: $(READY)      ## the documentation as pages for a browser, which need no n
 setup: $(READY)      ## make .venv; PYTHON=python3.12 chooses the Python
 	@:
 
-$(READY): requirements.lock setup.cfg pyproject.toml
+$(READY): requirements.lock setup.cfg pyproject.toml $(LOST)
 	@$(PYTHON) deploy/local/bootstrap.py
 
 lock: $(READY)      ## choose versions anew for the ranges in setup.cfg

@@ -243,6 +243,14 @@ def other_site(where: str, reason: str, configuration: SiteConfiguration) -> Act
     return ActionRequiredError(f"{where} {reason}, {FILE} is for {us}: correct federation, site or url there")
 
 
+def no_card(work: Path) -> ActionRequiredError:
+    """Return what is said where this site's card is neither here nor in the folder."""
+    return ActionRequiredError(
+        f"{SITE_CARD} is neither in {work / MIRROR} nor in the folder: type `dropfed-site join` with the invite once "
+        "more, which makes it of the keys that are here; if the folder had it, have its people put it back"
+    )
+
+
 def opened_federation(content: bytes, configuration: SiteConfiguration) -> Federation:
     """Return ``federation.json`` as the folder has it, if the aggregator that this site trusts wrote it.
 

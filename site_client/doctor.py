@@ -28,10 +28,19 @@ from shared.folder.webdav import WebDavFolder
 from shared.learning.methods import method_names
 from shared.learning.models.options import published_weights
 from shared.learning.plugins import plugins_of, provided
+from shared.learning.tasks import TASK_NAMES
 from shared.plurals import pluralize
 from shared.sizes import size_text
 from site_client.apart import ALLOWED_IN, answered
-from site_client.configuration import FILE, SiteConfiguration, ca_file_of, connect, opened_federation, other_site
+from site_client.configuration import (
+    FILE,
+    SiteConfiguration,
+    ca_file_of,
+    connect,
+    no_card,
+    opened_federation,
+    other_site,
+)
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer, why_over
 from site_client.programs import look_at_programs
@@ -47,7 +56,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     Args:
         quick: leave out what takes time: the 16 MB that are sent and brought back, and the images.
     """
-    yield from with_problems(partial(look_at_daemon, work))
+    yield from with_problems(partial(look_at_daemon, work, configuration))
     yield from with_problems(partial(check.look_at_rights, work))
     yield from with_problems(partial(look_at_room, work))
     key = None
@@ -60,7 +69,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     yield from with_problems(partial(_folder, work, configuration, key, speed))
     yield from with_problems(partial(look_at_computing, configuration))
     yield from with_problems(partial(check.look_at_plugins, configuration.policy.plugins, ALLOWED_IN))
-    yield from with_problems(partial(_methods, configuration))
+    yield from with_problems(partial(_allowed, configuration))
     yield from with_problems(partial(look_at_programs, work, configuration))
     if offered is not None:
         yield from with_problems(partial(_published_weights, work, *offered))
@@ -81,9 +90,17 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
         yield from with_problems(partial(_out_of_distribution_images, task, work / folder, configuration))
 
 
-def _methods(configuration: SiteConfiguration) -> Iterator[Finding]:
-    """Report the methods that the hospital allows and that nothing here computes."""
-    for name in configuration.policy.methods:
+def _allowed(configuration: SiteConfiguration) -> Iterator[Finding]:
+    """Compare the tasks and methods that the hospital allows with those that there are here."""
+    policy = configuration.policy
+    own = {"tasks": (TASK_NAMES, policy.tasks), "methods": (method_names(), policy.methods)}
+    for kind, (here, allowed) in own.items():
+        if unnamed := [name for name in here if name not in allowed]:
+            yield Finding(
+                "note",
+                f"{FILE}: policy: {kind}: does not name {', '.join(unnamed)}; runs of that are declined for good",
+            )
+    for name in policy.methods:
         if name not in (*method_names(), *provided("methods")):
             yield Finding(
                 "warning",
@@ -181,12 +198,14 @@ def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration,
     """Compare this site with its card, as it was made here and as the folder has it.
 
     Raises:
-        ActionRequiredError: name or key are others, or there are two cards.
+        ActionRequiredError: name or key are others, or there are two cards, or none.
     """
     own = work / MIRROR / SITE_CARD
     cards = {str(own): own.read_bytes()} if own.exists() else {}
     with suppress(NotFoundError):
         cards[f"{SITE_CARD} in the folder"] = folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES)
+    if not cards:
+        raise no_card(work)
     for where, content in cards.items():
         try:
             card = open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)

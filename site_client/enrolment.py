@@ -19,7 +19,7 @@ from shared.plurals import pluralize
 from site_client import store
 from site_client.arrivals import Arrivals
 from site_client.commitment import release
-from site_client.configuration import FILE, SiteConfiguration, other_site
+from site_client.configuration import FILE, SiteConfiguration, no_card, other_site
 from site_client.division import BUDGET, DIVISION
 from site_client.rotation import first_key
 
@@ -66,7 +66,9 @@ class Enrolment:
                     f"{error} `dropfed-site check --work {quoted(self._work)}` compares the two."
                 ) from None
         else:
-            content = self._folder.read(names.SITE_CARD, max_bytes=MAX_RECORD_BYTES)
+            content = self._folder.read_or_none(names.SITE_CARD, max_bytes=MAX_RECORD_BYTES)
+            if content is None:
+                raise no_card(self._work)
             us = self._configuration
             try:
                 open_site_card(content, federation=us.federation, site=us.site, secret=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -66,7 +67,9 @@ def drafted_unit(
     elif password_file is None and "DynamicUser" not in identity and _owner(password) != identity.partition("=")[2]:
         remedy = f"`chown {identity.partition('=')[2]}` it, or hand it over by --password-file"
         problems.append(f"{password}: belongs to {_owner(password)}, and the daemon reads it itself: {remedy}")
-    if password_file is not None and (loose := _not_roots(password_file)) is not None:
+    if password_file is not None and not os.path.exists(password_file):  # noqa: PTH110  (nor if we may not look)
+        problems.append(f"--password-file {password_file}: is not there; put the folder's password into it")
+    elif password_file is not None and (loose := _not_roots(password_file)) is not None:
         problems.append(
             f"--password-file {password_file}: others than root can change {loose}, and systemd reads the file with "
             f"the rights of root: make it root's alone, or leave the option out, and the daemon reads {password} itself"
@@ -101,6 +104,32 @@ def drafted_unit(
     return text, problems
 
 
+def password_file_of(unit: Path) -> Path | None:
+    """Return what an installed unit of ours has systemd hand the password from; None if the daemon reads it itself."""
+    found = re.search(r"(?m)^LoadCredential=password:(.*)$", _installed(unit))
+    return Path(found[1].replace("%%", "%")) if found else None
+
+
+def outdated_settings(unit: Path, work: Path, configuration: SiteConfiguration) -> list[str]:
+    """Return which settings of an installed unit of ours differ from those that would be written now, sorted.
+
+    Raises:
+        ConfigurationError: as for ``drafted_unit``.
+    """
+    if not (there := _installed(unit)):
+        return []
+    user = re.search(r"(?m)^User=(.*)$", there)
+    text, _ = drafted_unit(work, configuration, user=user[1] if user else None, password_file=password_file_of(unit))
+    lines = [{line for line in each.splitlines() if "=" in line and not line.startswith("#")} for each in (there, text)]
+    return sorted({line.partition("=")[0] for line in lines[0] ^ lines[1]})
+
+
+def _installed(unit: Path) -> str:
+    """Return the text of a unit of ours; empty of another's, or where there is none."""
+    content = unit.read_bytes() if unit.is_file() else b""
+    return content.decode(errors="replace") if content.startswith(MARK) else ""
+
+
 def as_named(work: Path) -> Path:
     """Return a work directory as people name it; systemd shows that of a user of its making in /var/lib too."""
     return _STATE[0] / work.name if work.parent == _STATE[1] else work
@@ -117,7 +146,7 @@ def install(unit: str, text: str, root: Path = Path("/")) -> Path:
     """
     path = root / UNITS / unit
     _require_rights(root)
-    if path.exists() and not path.read_bytes().startswith(MARK):
+    if path.exists() and not _installed(path):
         raise ActionRequiredError(f"{path} is there and was not written by this command: move it away first")
     write_file(path, text.encode())
     if _runs(root):
@@ -136,7 +165,7 @@ def uninstall(unit: str, root: Path = Path("/")) -> Path:
     """
     path = root / UNITS / unit
     _require_rights(root)
-    if not path.exists() or not path.read_bytes().startswith(MARK):
+    if not _installed(path):
         raise ActionRequiredError(
             f"{path} is not there, or was not written by `dropfed-site install-service`: left as it is"
         )

@@ -15,7 +15,7 @@ from shared.folder.lock import is_at_work
 from shared.plurals import pluralize
 from shared.sizes import size_text
 from site_client.configuration import FILE, SiteConfiguration, changed_settings, computing_of, running_configuration
-from site_client.installation import as_named
+from site_client.installation import as_named, outdated_settings
 
 LITTLE_DISK_BYTES = 10 << 30
 LITTLE_MEMORY_BYTES = 4 << 30
@@ -31,7 +31,7 @@ _NVIDIA = "/proc/driver/nvidia/version"
 _MEMORY_OF_CONTAINER = "/sys/fs/cgroup/memory.max"
 
 
-def look_at_daemon(work: Path) -> Iterator[Finding]:
+def look_at_daemon(work: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
     """Check whether a daemon works in this directory, and whether systemd starts one with the machine."""
     if is_at_work(work):
         yield Finding("ok", "daemon: one works in this directory; a second one would not start")
@@ -45,6 +45,12 @@ def look_at_daemon(work: Path) -> Iterator[Finding]:
         unit = unit_of(work)
         if unit is not None:
             yield Finding("ok", f"service: {unit} runs the daemon of this directory")
+            if outdated := outdated_settings(unit, work, configuration):
+                yield Finding(
+                    "warning",
+                    f"service: {unit} was written for other settings, or by another version: {', '.join(outdated)}; "
+                    f"type `sudo dropfed-site install-service --work {quoted(work)}` again",
+                )
         else:
             yield Finding(
                 "note",

@@ -14,7 +14,7 @@ from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError
 from shared.escaping import quoted
 from shared.exchange.handovers import enrolled, followed, hand_over, shown
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, MIRROR, SITE_CARD
+from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, MIRROR, SITE_CARD, survey_path
 from shared.exchange.records.messages import Handover, Head
 from shared.exchange.signing import KEY_FILE, NEW_KEY_FILE, SigningKey
 from shared.exchange.trust import Peer, open_site_card
@@ -130,8 +130,13 @@ def rotate(work: Path) -> Handover:
     Raises:
         ConfigurationError, ActionRequiredError: as ``require_rotatable``.
     """
-    after, key, ourselves = require_rotatable(work), own_key(work), _ourselves(work)
+    after, key, ourselves, ledger = require_rotatable(work), own_key(work), _ourselves(work), read_ledger(work)
+    # A sheet is of a key that was in use at its survey (protocol 5.1), also where the aggregator's clock is fast.
+    surveys = [
+        ledger.peer.open_survey((ledger.root / survey_path(number)).read_bytes(), number).created
+        for number in range(1, ledger.newest_survey + 1)
+    ]
     new = SigningKey.made_at(work / NEW_KEY_FILE)
-    handover = hand_over(ourselves, work / MIRROR, key, new.public, after)
+    handover = hand_over(ourselves, work / MIRROR, key, new.public, after, not_before=surveys)
     own_key(work)
     return handover

@@ -21,6 +21,7 @@ from shared.settings import read_named
 from shared.software import own_software
 from site_client.configuration import FILE, SiteConfiguration, connect, opened_federation, read_configuration
 
+_OF_ENROLMENT = (names.SITE_CARD, names.FEDERATION)
 _HEAD = b"""\
 # What belongs to this hospital and never leaves it. Paths are relative to this folder.
 #   data:    by task, the folder with this hospital's images, as in {octa_segmentation: /data/octa}
@@ -126,7 +127,8 @@ def join(
     user: str | None = None,
     ca_file: Path | None = None,
 ) -> SiteConfiguration:
-    """Make the work directory; what exists already is kept, so a repeated join changes nothing but the password.
+    """Make the work directory; what exists already is kept, so a repeated join changes nothing but the password, and
+    makes a card that is neither here nor in the folder.
 
     Args:
         data, url, user, ca_file: as ``settings_of`` takes them.
@@ -141,8 +143,20 @@ def join(
     if known := joined(work, invite):
         if password is not None:
             write_file(work / known.password_file, password.encode(), private=True)
+        is_restored = (work / KEY_FILE).exists() and not (work / names.MIRROR / names.SITE_CARD).exists()
+        if is_restored and _is_unknown(work, known, password):
+            _write_card(work, invite)
         return known
     make_work(work)
+    _write_card(work, invite)
+    if password is not None:
+        write_file(work / configuration.password_file, password.encode(), private=True)
+    write_file(path, _HEAD + dump_yaml(configuration))
+    return configuration
+
+
+def _write_card(work: Path, invite: Invite) -> None:
+    """Make this site's card, of the keys that are here, or of new ones."""
     key = SigningKey.made_at(work / KEY_FILE)
     encryption_key = EncryptionKey.made_at(work / ENCRYPTION_KEY_FILE)
     card = SiteCard(
@@ -155,7 +169,13 @@ def join(
         created=now_text(),
     )
     write_file(work / names.MIRROR / names.SITE_CARD, key.sign(card.model_dump()))
-    if password is not None:
-        write_file(work / configuration.password_file, password.encode(), private=True)
-    write_file(path, _HEAD + dump_yaml(configuration))
-    return configuration
+
+
+def _is_unknown(work: Path, configuration: SiteConfiguration, password: str | None) -> bool:
+    """Return whether the folder is known to hold neither this site's card nor the aggregator's answer to it."""
+    try:
+        folder = connect(work, configuration, Meter(), password=None if password is None else Password.fixed(password))
+        known = (folder.read_or_none(name, max_bytes=names.MAX_RECORD_BYTES) for name in _OF_ENROLMENT)
+        return all(content is None for content in known)
+    except DropfedError:
+        return False

@@ -29,7 +29,17 @@ from shared.learning.loading import prepared
 from site_client import installation
 from site_client.cli import main
 from site_client.configuration import SiteConfiguration, read_configuration
-from site_client.installation import MARK, UNITS, install, uninstall, unit_name, unit_text
+from site_client.installation import (
+    MARK,
+    UNITS,
+    drafted_unit,
+    install,
+    outdated_settings,
+    password_file_of,
+    uninstall,
+    unit_name,
+    unit_text,
+)
 from site_client.machine import unit_of
 from tests import SOME_KEY
 from tests.federation.running import TASK, WAIT_S, Federation, write_data
@@ -262,6 +272,26 @@ def test_the_unit_names_what_the_site_has(work: Path) -> None:
     assert unit["PrivateDevices"] == ["yes"]
     assert "secret" not in text
     assert "${" not in text
+
+
+def test_a_unit_of_other_settings_is_told_and_the_password_goes_on_coming_from_where_it_came(work: Path) -> None:
+    unit, credential = work.parent / unit_name(configuration()), work.parent / "100 % secret"
+    assert outdated_settings(unit, work, configuration()) == []  # none is there
+    unit.write_text(drafted_unit(work, configuration(), password_file=credential)[0])
+    assert password_file_of(unit) == credential
+    assert outdated_settings(unit, work, configuration()) == []
+    changed = configuration(device="cuda", data={"octa_segmentation": "/data/other"})
+    assert outdated_settings(unit, work, changed) == [
+        "DeviceAllow",
+        "DevicePolicy",
+        "PrivateDevices",
+        "ReadOnlyPaths",
+        "RequiresMountsFor",
+    ]
+    unit.write_text(unit_text(work, configuration()))
+    assert password_file_of(unit) is None
+    unit.write_text("[Service]\nExecStart=/ours\nLoadCredential=password:/etc/ours\n")  # nobody's of ours
+    assert outdated_settings(unit, work, changed) == [] and password_file_of(unit) is None
 
 
 def test_a_gpu_is_let_in(work: Path) -> None:

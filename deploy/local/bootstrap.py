@@ -4,7 +4,7 @@ Runs on a bare Python with the standard library only. Debian ships Python withou
 fetched from PyPI, one pinned file checked against its SHA-256. Where everything else comes from is pip's own matter.
 
 The stamp `.venv/ready` is written last. Without it the next call starts from an empty environment; with it, only what
-changed in the lock is installed.
+changed in the lock is installed, unless the Python that it was made with is gone: then it is made anew, too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def set_up() -> None:
             f"this is Python {found}, and {needed} or newer is needed: install it, then `make PYTHON=python{needed}`."
         )
     started_s = time.monotonic()
-    if READY.exists():
+    if READY.exists() and has_packages():
         print("Updating .venv", flush=True)
         READY.unlink()
     else:
@@ -70,6 +70,14 @@ def set_up() -> None:
     pip_install("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     READY.touch()
     print(f"Ready after {time.monotonic() - started_s:.0f} s", flush=True)
+
+
+def has_packages() -> bool:
+    """Return whether the Python of `.venv` finds what was installed: after an upgrade of the system's it does not."""
+    try:
+        return subprocess.run([str(PYTHON), "-c", "import pip"], check=False, capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 def make_venv() -> None:

@@ -9,7 +9,7 @@ aggregator follows a site by itself; a site follows the aggregator once a person
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,13 +62,16 @@ def followed(side: Peer, mirror: Path) -> Peer:
     return side
 
 
-def hand_over(own: Peer, mirror: Path, key: SigningKey, new: str, after: Head) -> Handover:
+def hand_over(
+    own: Peer, mirror: Path, key: SigningKey, new: str, after: Head, *, not_before: Iterable[str] = ()
+) -> Handover:
     """Hand over to our next key, in a record of the mirror.
 
     Args:
         key: ours until now.
         new: the public key that follows.
         after: our last message that ``key`` signed.
+        not_before: moments that the record's own may not precede, whatever this machine's clock says.
     """
     handover = Handover(
         federation=own.federation,
@@ -76,7 +79,7 @@ def hand_over(own: Peer, mirror: Path, key: SigningKey, new: str, after: Head) -
         number=own.next_key_number,
         key=new,
         after=after,
-        created=now_text(),
+        created=max([now_text(), *not_before]),
     )
     write_file(mirror / handover_path(handover.number, own.sender), key.sign(handover.model_dump()))
     return handover

@@ -50,7 +50,11 @@ class Way:
 
     @classmethod
     def to(cls, url: str, settings: str) -> Way:
-        """Return the way that the daemons take to a checked address."""
+        """Return the way that the daemons take to a checked address.
+
+        Raises:
+            ActionRequiredError: as ``proxies_to``.
+        """
         parts = urlsplit(url)
         is_https = parts.scheme == "https"
         proxy = select_proxy(url, proxies_to(url))
@@ -216,8 +220,28 @@ _SET_PROXY = (
 
 
 def proxies_to(url: str) -> dict[str, str]:
-    """Return the proxies for an address, by scheme, as the environment says: never to this machine itself."""
-    return {} if is_loopback(url) else get_environ_proxies(url)
+    """Return the proxies for an address, by scheme, as the environment says: never to this machine itself.
+
+    Raises:
+        ActionRequiredError: the one for this address is malformed.
+    """
+    proxies = {} if is_loopback(url) else get_environ_proxies(url)
+    if (proxy := select_proxy(url, proxies)) is not None and not _is_address(proxy):
+        raise ActionRequiredError(
+            "proxy: HTTPS_PROXY is malformed: write it as http://PROXY:PORT, or with a login as "
+            "http://USER:PASSWORD@PROXY:PORT, in which special characters are percent-encoded"
+        )
+    return proxies
+
+
+def _is_address(proxy: str) -> bool:
+    """Return whether a proxy is a host, with or without scheme, login and port, and nothing behind them."""
+    try:
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        is_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return is_host and parts.path in {"", "/"} and not (parts.query or parts.fragment)
 
 
 def is_exempted(url: str) -> bool:
@@ -267,7 +291,4 @@ def _bracketed(host: str) -> str:
 
 def _port_of_proxy(proxy: str) -> int:
     parts = urlsplit(proxy)
-    try:
-        return parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:
-        raise ActionRequiredError("proxy: HTTPS_PROXY is malformed: write it as http://PROXY:PORT") from None
+    return parts.port or (443 if parts.scheme == "https" else 80)

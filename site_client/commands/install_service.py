@@ -9,7 +9,7 @@ import click
 from shared.commands import say
 from site_client.commands import WORK
 from site_client.configuration import read_configuration
-from site_client.installation import drafted_unit, install, unit_name, unit_text
+from site_client.installation import UNITS, drafted_unit, install, password_file_of, unit_name, unit_text
 
 
 @click.command(help=__doc__)
@@ -18,13 +18,15 @@ from site_client.installation import drafted_unit, install, unit_name, unit_text
 @click.option(
     "--password-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
-    help="What systemd hands the password from; root's alone, as all folders above it. Default: the daemon reads the "
-    "file in WORK itself.",
+    help="What systemd hands the password from; root's alone, as all folders above it. Default: as "
+    "in the unit that is there, else the daemon reads the file in WORK itself.",
 )
 @click.option("--print", "only_print", is_flag=True, help="Show the unit, on any machine; change nothing.")
 def command(work: Path, user: str | None, password_file: Path | None, only_print: bool) -> None:
     configuration = read_configuration(work)
     unit = unit_name(configuration)
+    if password_file is None and (password_file := password_file_of(Path("/") / UNITS / unit)) is not None:
+        say(f"systemd hands the password from {password_file}, as before; else `uninstall-service` first", err=True)
     if only_print:
         text, problems = drafted_unit(work, configuration, user=user, password_file=password_file)
         say(text, nl=False)

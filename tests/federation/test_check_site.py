@@ -121,6 +121,22 @@ def test_a_unit_that_names_the_directory_is_found(tmp_path: Path) -> None:
     assert unit_of(Path("/srv/north"), (str(tmp_path),)) is None
 
 
+def test_what_the_policy_does_not_name_and_what_is_not_here_is_told(north: Path) -> None:
+    told = "site.yaml: policy: "
+    assert not [each for each in lines(north, "--quick") if each.text.startswith(told)]
+    settings = yaml.safe_load((north / "site.yaml").read_bytes())
+    policy = settings["policy"]
+    policy["tasks"].remove("dr_staging")
+    policy["methods"] = [*(name for name in policy["methods"] if name not in ("moon", "fedrep")), "fedavgm"]
+    (north / "site.yaml").write_text(yaml.safe_dump(settings))
+    assert [each.text for each in lines(north, "--quick") if each.text.startswith(told)] == [
+        told + "tasks: does not name dr_staging; runs of that are declined for good",
+        told + "methods: does not name fedrep, moon; runs of that are declined for good",
+        told + "methods: fedavgm: is neither a file nor in a wheel here, and a run by it would be declined for good; "
+        "install it, or take the name out",
+    ]
+
+
 def test_a_large_file_goes_and_comes_back(federation: Federation, north: Path) -> None:
     found = line(lines(north), "round trip: ")
     assert found.grade == "ok"

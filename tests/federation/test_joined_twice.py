@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from aggregator.setup import initialise
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError
 from shared.exchange import names
 from shared.folder.local import LocalFolder
+from site_client.cli import main
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
 from site_client.setup import join, read_invite
@@ -63,3 +69,25 @@ def test_nor_where_it_lost_its_card(hospital: Hospital, second: Path) -> None:
             daemon.step()
         daemon._heartbeat.beat("stopped", daemon._channel, now=True)
     assert everything(hospital.drop) == before
+
+
+def test_keys_from_a_backup_make_the_card_that_never_reached_the_folder(tmp_path: Path) -> None:
+    drop, work, home = tmp_path / "drop", tmp_path / "north", tmp_path / "aggregator"
+    drop.mkdir()
+    initialise(home, "retina", {"north": f"file://{drop}"}, "nobody")
+    invite = read_invite(home / "invites" / "north.json")
+    join(work, invite, data={}, url=drop.as_uri(), user="", password="")
+    key = json.loads((work / "mirror" / names.SITE_CARD).read_bytes())["key"]
+    shutil.rmtree(work / "mirror")
+    told = r"site.json is neither in .* nor in the folder: type `dropfed-site join` with the invite once more"
+    daemon = Daemon(work, read_configuration(work), LocalFolder(drop), stop=threading.Event())
+    with pytest.raises(ActionRequiredError, match=told):
+        daemon.step()
+    found = CliRunner().invoke(main, ["check", "--quick", "--work", str(work)])
+    assert re.search(told, found.output) and found.exit_code == 1
+    join(work, invite, data={}, url=drop.as_uri(), user="", password="")
+    daemon.step()
+    assert json.loads((drop / names.SITE_CARD).read_bytes())["key"] == key
+    (work / "mirror" / names.SITE_CARD).unlink()  # one that the folder has is taken from there
+    join(work, invite, data={}, url=drop.as_uri(), user="", password="")
+    assert not (work / "mirror" / names.SITE_CARD).exists()

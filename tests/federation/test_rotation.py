@@ -15,6 +15,7 @@ from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import handovers, names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.messages import Handover
+from shared.exchange.records.surveys import Survey
 from shared.exchange.signing import KEY_FILE, NEW_KEY_FILE, SigningKey, digest_of
 from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
@@ -276,6 +277,14 @@ def test_there_is_nothing_to_hand_over_before_the_first_message(tmp_path: Path, 
     hospital = Hospital(tmp_path / "home", images)
     with pytest.raises(ConfigurationError, match="has sent nothing yet"):
         rotate(hospital.work)
+
+
+def test_no_clock_makes_a_sheet_older_than_its_key(hospital: Hospital) -> None:
+    """The aggregator's clock is fast: the site answers its survey, and hands over at once."""
+    survey = Survey(federation="retina", site="north", number=1, task=TASK, classes=[], created="2099-01-01T00:00:00Z")
+    key = SigningKey.at(hospital.home / "aggregator" / KEY_FILE)
+    write_file(hospital.work / "mirror" / names.survey_path(1), key.sign(survey.model_dump(mode="json")))
+    assert rotate(hospital.work).created == survey.created
 
 
 def test_check_knows_the_new_key(hospital: Hospital) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from shared.check import Finding, look_at_way, with_problems
+from shared.errors import ActionRequiredError
+from shared.folder.webdav import WebDavFolder
 from tests.folder.certificates import Authority
 from tests.folder.connect_proxy import connect_proxy
 from tests.folder.faulty import FaultyServer
@@ -199,11 +201,19 @@ def test_a_proxy_that_refuses(answer: str, login: str, sentence: str, monkeypatc
         ),
         ("socks5://127.0.0.1:1080", "is no HTTP proxy"),
         ("http://127.0.0.1:many", "HTTPS_PROXY is malformed"),
+        ("http://user:s3[cret@127.0.0.1:3999", "HTTPS_PROXY is malformed"),
+        ("http://user:99/s3cret@127.0.0.1:3999", "HTTPS_PROXY is malformed"),
+        ("user:s3#cret@127.0.0.1:3999", "HTTPS_PROXY is malformed"),
+        ("user:s3?cret@127.0.0.1:3999", "HTTPS_PROXY is malformed"),
     ],
 )
 def test_a_proxy_that_cannot_be_used(proxy: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     assert sentence in problem(URL)
+    assert "s3" not in problem(URL)
+    if "malformed" in sentence:  # the daemon says it, too
+        with pytest.raises(ActionRequiredError, match=sentence):
+            WebDavFolder(URL, "north", "-")
 
 
 def test_a_proxy_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
