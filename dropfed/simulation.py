@@ -130,6 +130,10 @@ def _simulated(
     check_together(configuration)
     if configuration.trainer is not None:
         raise ConfigurationError(["trainer: a simulation trains by PyTorch; leave it out"])
+    owners = {name: path_of(folder, f"sites: {name}") for name, folder in sites.items()}
+    if heldout is not None:
+        owners["heldout"] = path_of(heldout, "heldout")
+    _require_own(owners)
     configuration = in_full(configuration)  # as `launch` offers it to the sites
     scratch = None
     if home is None:
@@ -140,9 +144,9 @@ def _simulated(
         raise ConfigurationError([f"home: {root} is there already; name a new folder, or leave it out"])
     outcome = run_rounds(
         configuration,
-        {name: path_of(folder, f"sites: {name}") for name, folder in sites.items()},
+        {name: owners[name] for name in sites},
         root,
-        heldout=path_of(heldout, "heldout") if heldout is not None else None,
+        heldout=owners.get("heldout"),
         weights=path_of(weights, "weights") if weights is not None else None,
     )
     images = {name: _images(final) for name, final in outcome.finals.items()}
@@ -152,6 +156,18 @@ def _simulated(
         with blaming(outcome.run.plugins, f"the final model of {name}"):
             tests[name] = _tested(root, name, final)
     return Simulation(view, tests, root, outcome.tables, scratch)
+
+
+def _require_own(owners: Mapping[str, Path]) -> None:
+    """Check that no folder is two sites', or held out besides: images would be trained and tested on.
+
+    Raises:
+        ConfigurationError: one is.
+    """
+    first: dict[Path, str] = {}
+    for name, folder in owners.items():
+        if (owner := first.setdefault(folder.resolve(), name)) != name:
+            raise ConfigurationError([f"sites: {owner} and {name} have the same folder, {folder}; give each its own"])
 
 
 def _configuration(

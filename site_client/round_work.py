@@ -201,6 +201,9 @@ class RoundWork:
 
         # 3. Where files go: what leaves, to the update's place in the mirror; what stays, to ``personal/``
         #    (protocol 7.1).
+        accepted = store.newest_accepted(self._work, ledger, ref.run, before=ref.round_no)
+        if accepted is not None and trainer.sharing.has_whole_model:  # else the chosen round's head may be an older one
+            store.prune_before(accepted)
         update = MessageRef("update", ref.run, ref.round_no)
         model, wire = ledger.path(update, names.SITE_MODEL), trainer.run.wire
         files = Files(
@@ -208,7 +211,7 @@ class RoundWork:
             state=received_state(ledger, ref, trainer.sharing),
             start=self.beginning(trainer),
             personal=store.newest_personal(self._work, ledger, ref.run, before=ref.round_no),
-            accepted=store.newest_accepted(self._work, ledger, ref.run, before=ref.round_no),
+            accepted=accepted,
             lost=store.lost_round(self._work, ledger, ref.run, before=ref.round_no),
             trained=model if wire == PLAIN else self._work / store.SCRATCH / store.TRAINED,
             sent={group: ledger.path(update, names.state_file(group)) for group in trainer.sharing.groups(update.kind)},

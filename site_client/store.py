@@ -227,6 +227,13 @@ def prune_personal(work: Path, run: str, *, kept: Path | None) -> None:
     _prune(work / "personal" / run, kept)
 
 
+def prune_before(kept: Path) -> None:
+    """Remove what stayed here with rounds of a run before that of one file."""
+    for path in kept.parent.iterdir():
+        if path.name < kept.name:
+            path.unlink()
+
+
 def _prune(folder: Path, kept: Path | None) -> None:
     for path in folder.glob("*"):
         if path != kept:

@@ -31,6 +31,7 @@ _FEWEST_TESTED = 3
 _NO_SPREAD = 1e-9
 """Values that lie no farther apart than this are the same but for rounding: no t-test tells anything of them."""
 _ONE_MODEL = Missing("one model")
+_OVER_CLASSES = {"dice", "f1", "iou", "sensitivity", "specificity"}
 
 
 def untrained(results: pd.DataFrame) -> dict[str, tuple[int, int]]:
@@ -55,12 +56,15 @@ def chosen_rounds(results: pd.DataFrame) -> Table:
     for arm, (none, cells) in untrained(results).items():
         of_arm = results[results["arm"] == arm]
         rounds = ", ".join(map(str, sorted(of_arm["rounds"].unique())))
-        body.append([arm, range_of(of_arm["chosen_round"]), rounds, cells, none])
+        lost = range_of(of_arm["rounds_without_a_model"])
+        body.append([arm, range_of(of_arm["chosen_round"]), rounds, cells, none, lost])
     caption = (
         "After which round the tested model was chosen, by its score on validation images; 0 is the model that the run "
-        "began with, which no round has trained."
+        "began with, which no round has trained. In a round without a model no site's counted, and the model stayed as "
+        "it was: each cell's log.txt says why."
     )
-    return Table("chosen", caption, ("arm", "chosen round", "of", "cells", "cells with an untrained model"), body)
+    header = ("arm", "chosen round", "of", "cells", "cells with an untrained model", "rounds without a model")
+    return Table("chosen", caption, header, body)
 
 
 def tested_images(results: pd.DataFrame) -> str:
@@ -105,6 +109,8 @@ def comparison(results: pd.DataFrame, scores: Sequence[str], what: str = "images
         for names, rows in _groups(_tested(results), "arm", "kind")
     ]
     caption = f"Scores on test {what}: mean over sites, ± standard deviation of that mean over seeds and folds."
+    if over_classes := [score for score in scores if score in _OVER_CLASSES]:
+        caption += f" Of {', '.join(over_classes)}: the mean over classes, each against all others."
     if any(isinstance(cell, Partly) for line in body for cell in line):
         caption += " In brackets: how many of the values are defined, where not all are."
     return Table("comparison", caption, ("arm", "tested on", *map(heading, scores)), body)
@@ -248,7 +254,7 @@ def fairness(results: pd.DataFrame, score: str, what: str = "images") -> Table:
 def cost(results: pd.DataFrame, energy: Energy, what: str = "images") -> Table:
     """Return what an arm costs: the model, a round's bytes, time, and estimated energy by the caption's formula."""
     body: list[list[Cell]] = []
-    for arm, cells in results.drop_duplicates("configuration").groupby("arm", sort=False):
+    for arm, cells in results.drop_duplicates(["arm", "configuration"]).groupby("arm", sort=False):
         seconds, up, down = map(float, cells[["seconds", "bytes_from_site", "bytes_to_site"]].mean())
         answers, parameters, flops = map(int, cells[["answers", "parameters", "flops"]].iloc[0])
         joules = seconds * energy.watts + (up + down) * answers / 1e6 * energy.joules_per_megabyte

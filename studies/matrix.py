@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -185,15 +186,26 @@ def _shared_folders(study: StudyConfiguration, root: Path) -> list[str]:
 
 
 def contents_of(folder: Path) -> str:
-    """Return a digest of what files there are and how large they are."""
-    found = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*") if path.is_file())
+    """Return a digest of what files there are and how large they are, in linked folders too, as images are read."""
+    found = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in _files(folder, ()))
     return digest_of(json.dumps(found).encode())
+
+
+def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+    """Yield a folder's files; of one that is linked into itself only once."""
+    if (real := folder.resolve()) in above:
+        return
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _files(path, (*above, real))
+        elif path.is_file():
+            yield path
 
 
 def _methods(run: RunConfiguration) -> dict[str, str]:
     method = type(open_method(run.method, run.method_options))
     files = {name: digest_of(path.read_bytes()) for name, path in sorted(files_behind(method).items())}
-    return files | {wheel.name: wheel.sha256 for wheel in plugins.plugins_of([("methods", run.method)])}
+    return files | {wheel.name: wheel.sha256 for wheel in plugins.required_by(run)}
 
 
 def _installed_scores(study: StudyConfiguration) -> dict[str, Range]:
@@ -214,8 +226,13 @@ def _unknown_scores(study: StudyConfiguration) -> list[str]:
     return [
         f"scores: there is no {escape(score)}; take it out, or take one of {told}"
         for score in study.scores
-        if score not in there and not score.startswith(OF_CLASS)
+        if score not in there and not _of_a_class(score)
     ]
+
+
+def _of_a_class(score: str) -> bool:
+    """Return whether a score is that of one class, by its number from 0."""
+    return score.startswith(OF_CLASS) and re.fullmatch("0|[1-9][0-9]?", score.removeprefix(OF_CLASS)) is not None
 
 
 def _check(run: RunConfiguration, *, has_heldout: bool) -> None:

@@ -46,6 +46,10 @@ _UNTRAINED = (
     "In some cells the untrained model was chosen, as where no round makes a better one. Such an arm's name says in "
     "how many; what these cells tell says nothing of its training. The table of chosen rounds has more."
 )
+_WITHOUT = (
+    "In some cells a round ended without any site's model, as where training diverges or a method's file is at fault: "
+    "the table of chosen rounds says of which arms, and each cell's log.txt why."
+)
 _NOTHING = "no cell has reported a number yet"
 _ARMS_OF_A_FIGURE = 6
 _NOT_ALWAYS = (
@@ -89,6 +93,7 @@ def write_study_pages(
     what = "excerpts" if isinstance(task_named(study.task), SignalClassification) else "images"
     labels = analysis.labels(results)
     warnings = [_UNTRAINED] if any(label != arm for arm, label in labels.items()) else []
+    warnings += [_WITHOUT] if (results["rounds_without_a_model"] > 0).any() else []
     tested = analysis.tested_images(results) or "none yet"
     chosen = analysis.chosen_rounds(results)
     results = results.assign(arm=results["arm"].map(labels))

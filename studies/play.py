@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -24,6 +25,9 @@ from studies.results import CELLS, folder_of, result_of
 from studies.running import LOG, Engine, Finished, as_many_as_fit, run_cells
 from studies.table import read_results, write_table
 from studies.tuning import trials, with_rates
+
+Ended = Literal["all", "some", "stopped"]
+"""Which cells are finished: all of them; some, for others failed; or those that were when a person stopped it."""
 
 
 def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int | None) -> bool:
@@ -50,24 +54,39 @@ def play_study(path: Path, output: Path | None, engine: Engine, at_a_time: int |
     except ConfigurationError as error:
         raise ConfigurationError([f"{path}: {problem}" for problem in error.problems]) from None
     play = partial(_play, home=home, engine=engine, at_a_time=at_a_time or as_many_as_fit())
+    left_out: list[str] = []
     try:
         if tried is not None:
-            if not play(f"{study.study}, choosing learning rates", cells):
+            if play(f"{study.study}, choosing learning rates", cells) == "stopped":
                 return False
-            study = with_rates(study, tried.taken(home))
+            tried, left_out = tried.ended(home)
+            if not tried.cells:
+                say("no arm has a learning rate yet, so there is no table")
+                return False
+            study = with_rates(tried.study, tried.taken(home))
             cells = expand(study, path.parent)
-        are_finished = play(study.study, cells)
+        ended = play(study.study, cells)
+        for arm in left_out:
+            say(
+                escape(f"{arm} is not played: a trial of its learning rates has not ended; mend the arm or take it out")
+            )
         results = read_results(home, cells)
+        if lost := results.loc[results["rounds_without_a_model"] > 0, "configuration"].nunique():
+            say(
+                f"in {pluralize(lost, 'finished cell')} some round ended without any site's model: the page's table of "
+                "chosen rounds says of which arms, and each cell's log.txt why"
+            )
         say(f"the table: {write_table(home, results)}")
         say(f"the page:  {write_study_pages(study, home, cells, results, tried.table(home) if tried else None)}")
     except OSError as error:  # which need not tell the file
         raise disk_trouble(error, home) from error
-    return are_finished
+    return ended == "all" and not left_out
 
 
-def _play(what: str, cells: Sequence[Cell], *, home: Path, engine: Engine, at_a_time: int) -> bool:
-    """Play what is not finished of these cells, and say so; return whether all are."""
+def _play(what: str, cells: Sequence[Cell], *, home: Path, engine: Engine, at_a_time: int) -> Ended:
+    """Play what is not finished of these cells, and say so."""
     (home / CELLS).mkdir(parents=True, exist_ok=True)
+    cells = [*{cell.name: cell for cell in cells}.values()]  # arms of the same settings are played once
     done = sum(result_of(home, cell) is not None for cell in cells)
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     say(f"{what}: {pluralize(len(cells), 'cell')}, {done} of them finished before; they lie in {home / CELLS}")
@@ -86,7 +105,8 @@ def _play(what: str, cells: Sequence[Cell], *, home: Path, engine: Engine, at_a_
         say("the same command plays what failed again, from its first round")
     if stopped:
         say("stopped; the same command goes on, and plays no finished cell again")
-    return not told.failed and not stopped
+        return "stopped"
+    return "some" if told.failed else "all"
 
 
 def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:

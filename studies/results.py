@@ -13,6 +13,7 @@ CELLS = "cells"
 CONFIGURATION = "cell.json"
 RESULT = "result.json"
 PREDICTIONS = "predictions"
+_KEYS = {"configuration", "rows", "cost", "weights"}
 
 
 def folder_of(home: Path, cell: Cell) -> Path:
@@ -23,10 +24,11 @@ def folder_of(home: Path, cell: Cell) -> Path:
 def result_of(home: Path, cell: Cell) -> dict[str, Any] | None:
     """Return what a cell came to; None while it is not finished."""
     try:
-        found: dict[str, Any] = json.loads((folder_of(home, cell) / RESULT).read_text())
-    except (FileNotFoundError, ValueError):  # a damaged one is played anew
+        found = json.loads((folder_of(home, cell) / RESULT).read_text())
+    except (FileNotFoundError, ValueError):
         return None
-    return found if found.get("configuration") == cell.digest else None
+    is_whole = isinstance(found, dict) and found.keys() >= _KEYS  # a damaged one is played anew
+    return found if is_whole and found["configuration"] == cell.digest else None
 
 
 def rounds_without_a_model(result: Mapping[str, Any]) -> int:

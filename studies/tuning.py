@@ -15,6 +15,7 @@ from statistics import fmean
 from aggregator.report.tables import Table
 from shared.errors import ConfigurationError
 from shared.learning.tasks import task_named
+from studies.analysis import heading
 from studies.configuration import StudyConfiguration, Tuning
 from studies.matrix import Cell, expand
 from studies.results import result_of
@@ -34,8 +35,20 @@ class Trials:
         """Every one of them."""
         return [cell for of_arm in self.cells.values() for cell in of_arm.values()]
 
+    def ended(self, home: Path) -> tuple[Trials, list[str]]:
+        """Return the trials of the arms all of whose have ended, and the names of the other arms."""
+        cells = {
+            arm: by_rate
+            for arm, by_rate in self.cells.items()
+            if all(result_of(home, cell) is not None for cell in by_rate.values())
+        }
+        arms = {arm: settings for arm, settings in self.study.arms.items() if arm in cells}
+        return Trials(self.study.model_copy(update={"arms": arms}), cells), [*(self.cells.keys() - cells.keys())]
+
     def scores(self, home: Path) -> dict[str, dict[float, float]]:
-        """Return, by arm and rate, the mean main score over sites on validation images; undefined ones are left out."""
+        """Return, by arm and rate, the mean over sites of the score by which rounds are chosen, on validation images;
+        undefined ones are left out.
+        """
         score = task_named(self.study.task).selection_score
         found: dict[str, dict[float, float]] = {}
         for arm, by_rate in self.cells.items():
@@ -69,9 +82,11 @@ class Trials:
             [arm, *(scores[arm].get(rate) for rate in rates), f"{taken[arm]:g}", "yes" if taken[arm] in edges else "no"]
             for arm in self.cells
         ]
+        score = heading(task_named(self.study.task).selection_score)
         caption = (
-            "Validation score by learning rate in short runs of the first seed; each arm took the best. Where that is "
-            "at the grid's edge, a rate beyond it might do better."
+            f"{score} on validation images by learning rate, in short runs of the first seed; each arm took the best. "
+            "By that score rounds are chosen too, whatever the tables show first. Where it is at the grid's edge, a "
+            "rate beyond it might do better."
         )
         return Table("tuned", caption, ("arm", *(f"{rate:g}" for rate in rates), "taken", "at the edge"), body)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from aggregator.report.tables import Table
+from shared.errors import DataError
 from shared.learning.metrics import ranking
 from studies.analysis import spread
 from studies.configuration import POOLED
@@ -20,11 +22,21 @@ from studies.results import PREDICTIONS, folder_of, result_of
 
 
 def read_predictions(path: Path) -> pd.DataFrame | None:
-    """Return a table that a cell wrote: for each image its class, severity and probabilities; None if there is none."""
+    """Return a table that a cell wrote: for each image its class, severity and probabilities; None if there is none.
+
+    Raises:
+        DataError: it is damaged.
+    """
     if not path.exists():
         return None
-    texts = {"image": str, "severity": str}
-    return pd.read_csv(path, dtype=texts, keep_default_na=False)
+    kinds: dict[Hashable, Any] = dict.fromkeys(("image", "severity"), str)
+    try:
+        found = pd.read_csv(path, dtype=kinds, keep_default_na=False)
+        numbers = found[["class", *found.filter(like="probability_").columns]]
+        return found.assign(**numbers.apply(pd.to_numeric))
+    except (ValueError, KeyError):
+        remedy = f"remove {path.parents[2]}, and `dropfed-study run` plays that cell anew"
+        raise DataError([f"{path}: is damaged; {remedy}"]) from None
 
 
 def youden_cut(predicted: pd.DataFrame) -> float:
@@ -90,6 +102,7 @@ def ensemble(found: Sequence[Voted], names_of_severities: Sequence[str] = ()) ->
         caption = f"Inner folds vote softly. {caption} over sites, outer folds and seeds."
     else:
         caption += " over sites and seeds."
+    caption += " F1, sensitivity and specificity are of class 1."
     if severities:
         caption += " Of each severity: the share that is right."
     heads = [name_of_severity(each, names_of_severities) for each in severities]

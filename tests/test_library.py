@@ -204,6 +204,11 @@ def test_the_folder_goes_with_the_result_or_stays_where_it_was_wanted(home: Path
         ),
         ({}, {"north": "nowhere"}, "nowhere"),
         ({}, {}, "^run: sites: must hold 1 or more"),
+        (
+            {},
+            {"north": "same", "south": "./same"},
+            "^sites: north and south have the same folder, same; give each its own",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(

@@ -22,6 +22,8 @@ from rich.console import Console
 
 from deploy.local import synthetic_fundus
 from shared.errors import ActionRequiredError, ConfigurationError
+from shared.exchange.reading import check_record
+from shared.exchange.records.run import Range, RunConfiguration
 from shared.folder.lock import work_lock
 from shared.learning import methods
 from shared.learning.models.encoders import IMAGENET_FILES, build_encoder
@@ -30,12 +32,13 @@ from studies.cell import main as play_cell
 from studies.cell import with_as_many_images
 from studies.cli import main
 from studies.configuration import read_study
-from studies.matrix import expand
+from studies.matrix import _methods, contents_of, expand
 from studies.play import _Told, play_study
 from studies.results import result_of
 from studies.running import finished_of
 from studies.simulation import open_sites, run_rounds
 from studies.table import read_results, write_table
+from tests.installed_wheel import install_wheel
 
 SITES = ("north", "south")
 STUDY = {
@@ -437,10 +440,52 @@ def test_what_decides_a_cell_is_in_its_name(data):
         extra.unlink()
 
 
+def test_a_cell_is_of_the_files_in_linked_folders_too(tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "healthy").symlink_to(tmp_path / "store")
+    (tmp_path / "store" / "again").symlink_to(tmp_path / "store")  # into itself
+    before = contents_of(tmp_path / "site")
+    (tmp_path / "store" / "1.png").write_bytes(b"a")
+    added = contents_of(tmp_path / "site")
+    (tmp_path / "store" / "1.png").write_bytes(b"ab")
+    assert len({before, added, contents_of(tmp_path / "site")}) == 3
+
+
+def test_a_cell_is_of_the_wheel_behind_its_score(data, tmp_path, monkeypatch):
+    entry_points = "[dropfed.scores]\nsharp = sharp:sharp\n"
+    install_wheel(tmp_path, "sharp", {"sharp.py": "sharp = 1\n"}, entry_points, monkeypatch)
+    own = {"run": "a", "task": "dr_staging", "sites": ["n"], "seed": 1, "method": "fedavg"}
+    run = check_record({**STUDY["run"], **own}, RunConfiguration, "")
+    scored = run.model_copy(update={"scores": {"sharp": Range()}})
+    plain, before = _methods(run), _methods(scored)
+    (tmp_path / "sharp.py").write_text("sharp = 2\n")
+    assert before.keys() - plain.keys() == {"dropfed-sharp"} and _methods(scored) != before
+    assert _methods(run) == plain
+
+
+@pytest.mark.parametrize("content", ["null", "[]", "{}", '{"configuration": ""}', "{"])
+def test_a_damaged_result_is_no_result(data, tmp_path, content):
+    cell = cells_of(written(data))[0]
+    path = tmp_path / "cells" / cell.name / "result.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content.replace('""', f'"{cell.digest}"'))
+    assert result_of(tmp_path, cell) is None
+
+
+def test_arms_of_the_same_settings_are_played_once_and_both_tabled(data, tmp_path, play):
+    arms = {"first": {"method": "single_site"}, "again": {"method": "single_site"}}
+    found = play(written(data, "twice", arms=arms, noise=[]), "--output", str(tmp_path))
+    assert found.exit_code == 0 and "[1/1] " in found.stdout and "1 cell, 0 of them finished before" in found.stdout
+    cost = csv.DictReader((tmp_path / "tables" / "cost.csv").open())
+    assert [line["arm"].split()[0] for line in cost] == [*arms]
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"data": {"north": "nowhere"}}, "there is no folder"),
+        ({"scores": ["accuracy_of_sick"]}, "^scores: there is no accuracy_of_sick; take it out, or take one of"),
         (
             {"arms": {"a": {"method": "fedavg"}, "b": {"method": "fedavgg"}}},
             "^arms: b: method: there is no method fedavgg",

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from aggregator.report.tables import Spread, Table
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, DataError
 from studies import analysis, voting
 from studies.configuration import POOLED, Energy, StudyConfiguration
 from studies.matrix import Cell, expand
@@ -294,6 +294,18 @@ def test_inner_folds_vote_softly_once_all_are_there(tmp_path: Path) -> None:
     assert voting.ensemble([voted], ["normal", "mild"]).header[-4:] == ("normal", "mild", "severity 2", "severity 3")
 
 
+@pytest.mark.parametrize("content", ["", "image,class,severity,probability_1\na,0,,much\n", '"'])
+def test_damaged_predictions_are_told_with_what_to_remove(tmp_path: Path, content: str) -> None:
+    cells = expand(study(tmp_path), tmp_path)
+    finish(tmp_path, cells[0], [])
+    for name in ("north.test", "north.validation"):
+        say(tmp_path, cells[0], name, predicted([0.2, 0.4], [0, 1]))
+    path = folder_of(tmp_path, cells[0]) / "predictions/north/north.test.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=f"^{path}: is damaged; remove {folder_of(tmp_path, cells[0])}, and `dropfed-s"):
+        list(voting.votes(tmp_path, cells))
+
+
 def test_what_votes_cannot_say_is_absent() -> None:
     voted = voting.Voted("a", 0, None, "n", "n", predicted([0.1, 0.2], [0, 0]), 0.15)
     table = voting.ensemble([voted])
@@ -327,7 +339,10 @@ def test_wide_tables_are_parted_until_they_fit_a_screen(tmp_path: Path) -> None:
     for cell in cells:
         finish(tmp_path, cell, [result_row("north", 0.5, **told), result_row("south", 0.25, **told)])
     page = page_of(tmp_path, planned, cells)
-    assert "± standard deviation of that mean over seeds and folds. (continued)</span>" in page
+    assert (
+        "± standard deviation of that mean over seeds and folds. Of f1, sensitivity, specificity: the mean over "
+        "classes, each against all others. (continued)</span>"
+    ) in page
     assert all(f'">{score}</th>' in page for score in scores)
     with chromium(tmp_path) as browser:
         browser.resize(1100, 900)
@@ -376,7 +391,7 @@ def test_untrained_models_are_called_so_wherever_their_way_is(tmp_path: Path) ->
             "fedavg",
         }
     chosen_rounds = list(csv.reader((tmp_path / "tables" / "chosen.csv").open()))[1:]
-    assert chosen_rounds == [["mean", "0", "1", "1", "1"], ["fedavg", "1", "1", "1", "0"]]
+    assert chosen_rounds == [["mean", "0", "1", "1", "1", "0"], ["fedavg", "1", "1", "1", "0", "0"]]
     finish(tmp_path, cells[0], [result_row("north", 0.5)])
     assert "untrained model was" not in page_of(tmp_path, planned, cells)
 

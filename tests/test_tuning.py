@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from shared.errors import ConfigurationError
+from shared.folder.lock import work_lock
 from studies.configuration import read_study
 from studies.matrix import expand
 from studies.play import play_study
@@ -100,6 +101,19 @@ def test_a_study_takes_the_best_rate_of_each_arm_and_tables_all(root, capsys):
     _say_instead(home, tried.cells["FedAvg"], None)
     with pytest.raises(ConfigurationError, match="tune: validation images tell nothing of FedAvg"):
         tried.taken(home)
+
+
+def test_an_arm_whose_trial_fails_is_left_out_and_the_others_go_on(root, capsys):
+    path = written(root, seeds=[3], arms={"FedAvg": {"method": "fedavg"}, "internal": STUDY["arms"]["internal"]})
+    home, study = root / "left_out", read_study(path)
+    trial = trials(study, study.tune, root).cells["FedAvg"][RATES[0]]
+    folder_of(home, trial).mkdir(parents=True)
+    with work_lock(folder_of(home, trial)):  # so that it cannot be played
+        assert not play_study(path, home, "local", 2)
+    said = capsys.readouterr().out
+    assert "FedAvg is not played: a trial of its learning rates has not ended; mend the arm or take it out" in said
+    assert {row["arm"] for row in csv.DictReader((home / "results.csv").open())} == {"internal"}
+    assert {row["arm"] for row in csv.DictReader((home / "tables" / "tuned.csv").open())} == {"internal"}
 
 
 def _say_instead(home, by_rate, score):

@@ -94,7 +94,9 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def csv(self) -> bytes:
-        """Return all rows; a number in the shortest text that reads back as exactly that number."""
+        """Return all rows; a number in the shortest text that reads back as exactly that number, but for a mean with
+        its deviation, which is for people.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([uncomputed(name) for name in self.header])
