@@ -15,9 +15,10 @@ from safetensors.numpy import load_file
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.folder.durable import hash_file
+from site_client import store
 from site_client.cli import main
 from tests.federation.in_turns import in_turns
-from tests.federation.running import POLICY, RUN, Federation, Setting, staging_run
+from tests.federation.running import POLICY, RUN, Federation, Setting, run_configuration, staging_run
 from tests.federation.test_crashes import assert_folders_verify, run_killed_at_every_seam
 from tests.federation.test_finished_run import assert_scores_are_those_of_the_tables, reported
 
@@ -223,3 +224,14 @@ def test_after_crashes_at_every_seam_head_and_encoder_are_of_one_round(
         "after download runs/test-run/offer/start.safetensors",
     ):
         assert seam in died_at["south"], seam
+
+
+@pytest.mark.parametrize(("method", "kept"), [("scaffold", [3]), ("fedbn", [1, 2, 3])])
+def test_of_whole_models_nothing_stays_from_before_the_last_accepted_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, kept: list[int]
+) -> None:
+    monkeypatch.setattr(store, "prune_personal", lambda work, run, *, kept: None)  # as while the run goes on
+    played = in_turns(tmp_path, run_configuration(method=method, rounds=3), images=8)
+    for site in played.run.sites:
+        stayed = sorted((played.site(site) / "personal" / RUN).iterdir())
+        assert [path.name for path in stayed] == [f"{round_no:04d}.safetensors" for round_no in kept]
