@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 from aggregator.daemon import LONGEST_RETURN_S
@@ -23,6 +23,7 @@ from aggregator.overview import Overview, overview, overview_text
 from aggregator.rounds import CloseRound, Score
 from shared.exchange.names import MANIFEST, MessageRef
 from shared.folder.lock import work_lock
+from tests.at_length import held_to
 from tests.model_check.replay.stubs import Clock
 from tests.played import RUN
 from tests.staged import ENDS, SITES, Habit, HeldOut, Staged
@@ -296,8 +297,7 @@ def to_the_end(run: Staged) -> Iterator[str]:
     raise AssertionError("the run does not end")
 
 
-@settings(max_examples=6, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-@given(plan=plans)
+@held_to(3, 6, settings(phases=[Phase.explicit, Phase.reuse, Phase.generate]), plan=plans)
 def test_at_any_moment(plan: Plan) -> None:
     """A run is played to its end; on the way both are asked at random moments, at some of which the aggregator dies."""
     passed, deaths, step = 0, 0, ""

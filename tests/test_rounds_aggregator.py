@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggregator.rounds import (
@@ -27,6 +26,7 @@ from aggregator.rounds import (
     decide,
 )
 from shared.learning.schedules import order_of_asking
+from tests.at_length import held_to
 
 DEADLINE_S = 10.0
 
@@ -460,8 +460,15 @@ def begun(names: dict[str, Habit], wanted: dict[str, Any]) -> World:
     return World(facts, names)
 
 
-@settings(max_examples=300, deadline=None)
-@given(names=federations, wanted=runs, paused=pauses, stop_at=st.none() | st.integers(0, 40), looks=st.integers(0, 5))
+@held_to(
+    75,
+    300,
+    names=federations,
+    wanted=runs,
+    paused=pauses,
+    stop_at=st.none() | st.integers(0, 40),
+    looks=st.integers(0, 5),
+)
 def test_every_federation_keeps_the_rules(
     names: dict[str, Habit], wanted: dict[str, Any], paused: range, stop_at: int | None, looks: int
 ) -> None:
@@ -489,8 +496,7 @@ def test_every_federation_keeps_the_rules(
         assert world.is_over, facts
 
 
-@settings(max_examples=200, deadline=None)
-@given(names=federations, wanted=runs, paused=pauses, until=st.integers(0, 120))
+@held_to(75, 200, names=federations, wanted=runs, paused=pauses, until=st.integers(0, 120))
 def test_from_wherever_it_is_a_run_ends_once_its_sites_answer_or_leave(
     names: dict[str, Habit], wanted: dict[str, Any], paused: range, until: int
 ) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save
 
@@ -26,7 +27,7 @@ from tests.federation.scripted import ScriptedSite, metrics
 
 GUIDE = Path(__file__).parents[2] / "docs" / "for-pis.md"
 ADVICE = "If `validate` warns about `tolerance`, put the line that it proposes into `RUN.yaml`"
-HONEST, ROUNDS = ("north", "south"), 3
+HONEST = ("north", "south")
 
 
 def negated(model: Path) -> bytes:
@@ -44,18 +45,19 @@ def validate(federation: Federation) -> str:
 
 def verdicts(federation: Federation, site: str) -> list[Verdict]:
     """On a site's answers to all rounds that train."""
-    refs = [MessageRef("verdict", RUN, number) for number in range(1, ROUNDS + 1)]
+    refs = [MessageRef("verdict", RUN, number) for number in range(1, federation.run.rounds + 1)]
     files = [federation.folder(site) / ref.path / names.VERDICT for ref in refs]
     return [open_record(file.read_bytes(), Verdict, str(file)) for file in files]
 
 
-def test_the_guides_advice_keeps_honest_sites_and_omits_a_spoilt_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_the_guides_advice_keeps_honest_sites_and_omits_a_spoilt_one(rounds: int, tmp_path: Path) -> None:
     """Two real sites train; the third answers with the received model negated. The first idea of the PI was 0.89."""
     assert ADVICE in " ".join(GUIDE.read_text().split())
     run = run_configuration(
         sites=[*HONEST, "liar"],
         quorum=3,
-        rounds=ROUNDS,
+        rounds=rounds,
         epochs=4,
         tolerance=0.89,
         task_options={"image_size": 32, "widths": [8, 16], "dropout": 0.0},
@@ -73,19 +75,19 @@ def test_the_guides_advice_keeps_honest_sites_and_omits_a_spoilt_one(tmp_path: P
             federation.start_site(site)
         liar = ScriptedSite(federation, "liar")
         liar.consent()
-        for number in range(1, ROUNDS + 1):
+        for number in range(1, rounds + 1):
             model = negated(liar.receive_round(number))
             liar.answer(number, {names.SITE_MODEL: model, names.METRICS: metrics(number)})
             liar.verdict(number)
-        liar.receive_round(ROUNDS + 1)
-        liar.answer(ROUNDS + 1, {names.METRICS: metrics(ROUNDS + 1)})
+        liar.receive_round(rounds + 1)
+        liar.answer(rounds + 1, {names.METRICS: metrics(rounds + 1)})
         assert aggregator.wait(WAIT_S) == 0, federation.output(federation.aggregator)
 
         found = {site: verdicts(federation, site) for site in run.sites}
         for site in HONEST:
-            assert [verdict.status for verdict in found[site]] == ["accepted"] * ROUNDS, found[site]
-        assert [verdict.status for verdict in found["liar"]][1:] == ["omitted"] * (ROUNDS - 1), found["liar"]
-        limits = [{found[site][number].tolerance for site in run.sites} for number in range(ROUNDS)]
+            assert [verdict.status for verdict in found[site]] == ["accepted"] * rounds, found[site]
+        assert [verdict.status for verdict in found["liar"]][1:] == ["omitted"] * (rounds - 1), found["liar"]
+        limits = [{found[site][number].tolerance for site in run.sites} for number in range(rounds)]
         assert all(len(of_round) == 1 for of_round in limits), "one limit for all answers of a round"
         proposal = BelowLast(below_last=float(re.findall(r"[0-9.]+", proposed)[0]))
         untrained = float(re.findall(r"the model that training begins with scores (0\.\d+)", said)[0])
@@ -95,4 +97,4 @@ def test_the_guides_advice_keeps_honest_sites_and_omits_a_spoilt_one(tmp_path: P
             assert list(lines(verify(LocalFolder(federation.folder(site))))) == []
         steps = replayed(tmp_path / "folders", RUN, heldout=tmp_path / "data" / "heldout")
         assert not_same(steps) == []
-        assert sum(step.what == "tolerance" for step in steps) == ROUNDS
+        assert sum(step.what == "tolerance" for step in steps) == rounds

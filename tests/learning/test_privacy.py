@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.stats import norm
@@ -16,6 +15,7 @@ from shared.exchange.records.run import Privacy
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.opacus_import import import_opacus
 from shared.learning.privacy import Mechanism, Spent, epsilon, mechanism, objections
+from tests.at_length import held_to
 
 DELTA = 1e-5
 ONE_VIEW = Augmentation(copies=1, originals=False)
@@ -64,8 +64,9 @@ def test_a_senseless_value_is_named(key, value):
     assert key in problem
 
 
-@settings(max_examples=15, deadline=None)
-@given(
+@held_to(
+    4,
+    15,
     target=st.floats(0.1, 30),
     images=st.integers(20, 20_000),
     batch_size=st.integers(1, 64),
@@ -77,8 +78,7 @@ def test_the_noise_keeps_the_whole_run_within_epsilon_and_is_not_wasted(target, 
     assert 0.998 * target <= reached <= target
 
 
-@settings(max_examples=12, deadline=None)
-@given(kinds=st.lists(spent_steps, max_size=3), more=spent_steps)
+@held_to(4, 12, kinds=st.lists(spent_steps, max_size=3), more=spent_steps)
 def test_more_steps_never_cost_less_and_neither_does_less_noise_or_a_higher_rate(kinds, more):
     before = epsilon(kinds, DELTA)
     after = epsilon([*kinds, more], DELTA)

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from shared.errors import DataError
 from shared.learning.data.splits import SPLITS, Folds, SplitPlan
+from tests.at_length import held_to
 from tests.learning.dealt import image, sets_anew
 from tests.learning.fixtures_file import cases
 
@@ -133,9 +134,11 @@ def test_worked_folds(case, tmp_path):
     ] == expected["sizes_for_157"]
 
 
-@given(
-    st.dictionaries(st.integers(0, 200), st.tuples(st.integers(0, 60), st.integers(0, 4)), min_size=60),
-    st.integers(3, 8),
+@held_to(
+    20,
+    100,
+    images=st.dictionaries(st.integers(0, 200), st.tuples(st.integers(0, 60), st.integers(0, 4)), min_size=60),
+    count=st.integers(3, 8),
 )
 def test_folds_are_stratified_and_keep_groups_whole(tmp_path_factory, images, count):
     """Of a class that has blocks of its own, here the images of each person, folds hold as many but for one."""
