@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+
 from deploy.local.screenshots import PICTURES, SHOTS, WIDTH
+from tests.federation.forked import Forked
+from tests.federation.running import WAIT_S
 
 ROOT = Path(__file__).parent.parent
 LARGEST = 300_000  # bytes
 NO_PAGES = {"synthetic-octa.png", "synthetic-fundus.png"}
 
 
-def test_without_a_browser_it_says_what_brings_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "deploy.local.screenshots", str(tmp_path)]
-    said = subprocess.run(command, env=os.environ | {"PATH": str(tmp_path)}, capture_output=True, text=True, check=True)
-    assert said.stderr == "no picture was taken: Chromium is not installed; `apt-get install chromium` brings it\n"
-    assert not [*tmp_path.iterdir()]
+def test_without_a_browser_it_says_what_brings_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures, said = tmp_path / "pictures", tmp_path / "said.txt"
+    pictures.mkdir()
+    monkeypatch.setenv("PATH", str(pictures))
+    assert Forked(["deploy.local.screenshots", str(pictures)], said).wait(WAIT_S) == 0
+    assert said.read_text() == "no picture was taken: Chromium is not installed; `apt-get install chromium` brings it\n"
+    assert not [*pictures.iterdir()]
 
 
 def test_every_picture_of_a_page_is_taken_anew() -> None:

@@ -117,7 +117,7 @@ def test_what_a_code_page_lacks_is_escaped(tmp_path: Path) -> None:
 def test_a_whole_run_without_what_only_posix_has(tmp_path: Path) -> None:
     with Federation(tmp_path, run_configuration(sites=["north"], quorum=1)) as federation:
         federation.start_aggregator()
-        federation.runner, federation.fresh = ("tests.federation.windows",), True
+        federation.runner = ("tests.federation.windows",)
         site = federation.start_site("north")
         federation.wait_until(lambda: federation.has_final("north") or site.poll() is not None, "the final model")
         said = federation.output(federation.site("north"))
