@@ -52,6 +52,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """Have no test's name in the environment: a process that stands by has the environment of who asks it."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+pytest_pyfunc_call = pytest_fixture_setup
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     return without_secrets((yield))

@@ -111,16 +111,23 @@ def line_of(hook: str) -> str:
     return f"faulty.py, line {next(at for at, line in enumerate(LINES, 1) if f'def {hook}(' in line)}"
 
 
-@pytest.fixture
-def does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file that says what the installed wheel does wrong."""
-    told = tmp_path / "does"
-    told.write_text("")
-    modules = {"faulty.py": MODULE.format(does=str(told))}
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file that says what a wheel does wrong; it is installed once, and so one process stands by for all tests."""
+    root = tmp_path_factory.mktemp("faulty")
+    modules = {"faulty.py": MODULE.format(does=str(root / "does"))}
     entry_points = "[dropfed.methods]\nfaulty = faulty:Faulty\n[dropfed.scores]\nodd = faulty:odd\n"
-    install_wheel(tmp_path / "installed", "faulty", modules, entry_points, monkeypatch)
-    yield told
+    with pytest.MonkeyPatch.context() as patch:
+        install_wheel(root / "installed", "faulty", modules, entry_points, patch)
+        yield root / "does"
     sys.modules.pop("faulty", None)
+
+
+@pytest.fixture
+def does(installed: Path) -> Path:
+    """That file, which says nothing yet."""
+    installed.write_text("")
+    return installed
 
 
 def asked(**changes: object) -> RunConfiguration:
