@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.new_run import Answers, filled_in
-from deploy.local.demo import POLICY, main, run_configuration
+from deploy.local.demo import POLICY, _daemon, main, run_configuration
 from deploy.local.scenarios import SCENARIOS
 from deploy.local.synthetic_octa import STYLES, write_site
 from shared.audit.cli import main as audit_command
@@ -34,11 +34,6 @@ SITES = ("north", "south", "east")
 SMALL = ("--rounds", "1", "--image-size", "32")
 
 
-def demo(work: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deploy.local.demo", *SMALL, *options]
-    return subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture
 def demo_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """The same in this process, whose libraries are loaded, with daemons that are forked."""
@@ -51,22 +46,41 @@ def demo_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return lambda *options: CliRunner().invoke(main, [*SMALL, *options])
 
 
+def as_typed(*options: str) -> tuple[int, str, str]:
+    """Play the demo with every process started as people start it; return how it ended and what it said."""
+    command = [sys.executable, "-m", "deploy.local.demo", *SMALL, *options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
 def chosen_in(report: str) -> str:
     """The chosen model, as a report calls it."""
     (line,) = (line for line in report.splitlines() if line.startswith("Chosen: "))
     return line.removeprefix("Chosen: ").partition(" (")[0]
 
 
-def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> None:
+def test_a_daemon_is_a_command_whose_output_is_kept(tmp_path: Path) -> None:
+    assert _daemon("site_client.cli", "status", work=tmp_path).wait() == 2
+    assert "site.yaml" in (tmp_path / "output.txt").read_text()
+
+
+@pytest.mark.parametrize("is_typed", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_the_demo_ends_by_itself_and_leaves_what_it_promises(
+    is_typed: bool, tmp_path: Path, demo_here: Callable[..., Result]
+) -> None:
     (tmp_path / "demo-run" / "old").mkdir(parents=True)
-    result = demo(tmp_path, "--sites", "2")
-    assert result.returncode == 0, result.stdout + result.stderr
+    if is_typed:
+        code, said_by_demo, trouble = as_typed("--sites", "2")
+    else:
+        result = demo_here("--sites", "2")
+        code, said_by_demo, trouble = result.exit_code, result.stdout, result.stderr
+    assert code == 0, said_by_demo + trouble
     run = tmp_path / "demo-run"
     assert not (run / "old").exists()
     summary = json.loads((run / "summary.json").read_bytes())
     assert set(summary) == {"outcome", "sites", "alone", "final_sha256", "rounds", "seconds"}
     report = (run / "report.md").read_text()
-    (outcome,) = (line for line in result.stdout.splitlines() if line.startswith(summary["outcome"]))
+    (outcome,) = (line for line in said_by_demo.splitlines() if line.startswith(summary["outcome"]))
     assert report.splitlines()[2] == f"Outcome: {outcome}."
     audit = CliRunner().invoke(audit_command, ["report", "--json", *map(str, sorted((run / "folders").iterdir()))])
     assert json.loads(audit.stdout)["runs"][0]["came_to"] == outcome
@@ -76,8 +90,8 @@ def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> 
     assert list(summary["alone"]) == ["north"] and set(alone) == {"north", "south"}
     for site, scores in summary["sites"].items():
         row = f"| {site} | {scores['before']:.3f} | {scores['after']:.3f} | {alone[site]:.3f} |"
-        assert row in " ".join(report.split()) and f"{alone[site]:.3f}" in result.stdout
-    assert "north alone: a model trained in as many rounds (1) on its images only." in result.stdout
+        assert row in " ".join(report.split()) and f"{alone[site]:.3f}" in said_by_demo
+    assert "north alone: a model trained in as many rounds (1) on its images only." in said_by_demo
     assert summary["final_sha256"] == hash_file(run / "final" / "model.safetensors")[1]
     assert summary["rounds"] == 1
     assert set(summary["sites"]) == {"north", "south"}
@@ -88,7 +102,7 @@ def test_the_demo_ends_by_itself_and_leaves_what_it_promises(tmp_path: Path) -> 
         assert verify(LocalFolder(run / "folders" / site)).findings == []
     assert "| 1 | north | accepted |" in " ".join(report.split())
     for shown in ("north", "Dice", "demo-run/folders", "demo-run/final/model.safetensors", "dropfed-audit verify"):
-        assert shown in result.stdout
+        assert shown in said_by_demo
 
 
 @pytest.mark.long
