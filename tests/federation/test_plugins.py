@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from aggregator.preparation import as_begun, in_full
 from aggregator.setup import initialise
 from aggregator.store import RunStore
 from shared import check
+from shared.audit.cli import main as audit
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import METRICS, MessageRef
@@ -52,6 +54,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert written.exit_code == 0, written.output
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    environment["PYTEST_DEBUG_TEMPROOT"] = str(home.parent)  # elsewhere it would clear away what other runs have left
     tested = subprocess.run(
         ["make", "test", f"PYTHON={sys.executable}"],
         cwd=home,
@@ -66,15 +69,19 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def installed(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where its wheel is installed, for this process and those that it starts; nothing of it is permitted yet."""
-    place = tmp_path / "installed"
+def installed(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where its wheel is installed, for this process and those that it starts; nothing of it is permitted yet.
+
+    One place for all tests: what stands by goes on with the next one's questions.
+    """
+    place = project.parent / "installed"
     shutil.copytree(project / "build" / "site", place, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.syspath_prepend(str(place))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(Path(__file__).parents[2])]))
     monkeypatch.setattr(plugins, "_permitted", set())
     importlib.invalidate_caches()
     yield place
+    shutil.rmtree(place, ignore_errors=True)
     for name in [name for name in sys.modules if name.partition(".")[0] == "round_shapes"]:
         del sys.modules[name]
 
@@ -104,11 +111,12 @@ def asked(project: Path, **changes: object) -> RunConfiguration:
 
 
 @pytest.mark.timeout(900)
-def test_it_trains_in_a_federation_that_an_auditor_can_check(project: Path, installed: Path, tmp_path: Path) -> None:
-    places = [tmp_path / "data" / name for name in ("north", "heldout")]
-    draw = "import sys, pathlib; from round_shapes.synthetic import write_site; "
-    draw += "[write_site(pathlib.Path(place), 16, seed) for seed, place in enumerate(sys.argv[1:], 1)]"
-    subprocess.run([sys.executable, "-c", draw, *map(str, places)], check=True)
+def test_it_trains_in_a_federation_that_an_auditor_can_check(
+    project: Path, installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_site = runpy.run_path(str(installed / "round_shapes" / "synthetic.py"))["write_site"]
+    for seed, name in enumerate(("north", "heldout"), 1):
+        write_site(tmp_path / "data" / name, 16, seed)
     run = asked(project, run="test-run", sites=["north"], quorum=1, rounds=1)
     with FederationInProcess(tmp_path, run, data=tmp_path / "data", policy=allowing(here())) as federation:
         federation.set_up(own_logins(run.sites, f"http://127.0.0.1:{federation.server.port}"))
@@ -134,18 +142,19 @@ def test_it_trains_in_a_federation_that_an_auditor_can_check(project: Path, inst
     assert "round_shapes" not in sys.modules
     assert CliRunner().invoke(aggregator, [*asked_of, "--with-plugins"]).exit_code == 0
     # An auditor has no plug-in: verify needs none, and replay says which it needs.
-    without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    without["PYTHONPATH"] = str(Path(__file__).parents[2])
-    audit = [sys.executable, "-m", "shared.audit.cli"]
-    checked = subprocess.run([*audit, "verify", str(folder)], env=without, capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stdout
-    assert not verify(LocalFolder(folder)).findings
-    replay = [*audit, "replay", "test-run", str(folder)]
-    lacking = subprocess.run(replay, env=without, capture_output=True, text=True, check=False)
-    assert lacking.returncode == 2
-    assert f"plug-in dropfed-round-shapes 0.1.0 ({here().sha256}); install its wheel" in lacking.stderr
-    again = subprocess.run([*replay, "--with-plugins"], capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stdout + again.stderr
+    named, replay = f"plug-in dropfed-round-shapes 0.1.0 ({here().sha256})", ["replay", "test-run", str(folder)]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [place for place in sys.path if place != str(installed)])
+        assert "dropfed-round-shapes" not in plugins.distributions()
+        checked = CliRunner().invoke(audit, ["verify", str(folder)])
+        assert checked.exit_code == 0, checked.output
+        assert not verify(LocalFolder(folder)).findings
+        lacking = CliRunner().invoke(audit, replay)
+        assert lacking.exit_code == 2
+        assert f"{named}; install its wheel" in lacking.stderr
+    again = CliRunner().invoke(audit, [*replay, "--with-plugins"])
+    assert again.exit_code == 0, again.output
+    assert "round_shapes" not in sys.modules
 
 
 # --- a new run ----------------------------------------------------------------------------------------------------
