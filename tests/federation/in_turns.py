@@ -36,12 +36,21 @@ def as_before() -> Iterator[None]:
 
 
 def in_turns(
-    root: Path, run: RunConfiguration, *, data: Path | None = None, images: int = 20, policy: Policy = POLICY
+    root: Path,
+    run: RunConfiguration,
+    *,
+    data: Path | None = None,
+    images: int = 20,
+    policy: Policy = POLICY,
+    weights: Path | None = None,
 ) -> Setting:
     """Play a run to its end; return the work directories and folders that it leaves below ``root``.
 
+    Where an earlier run has left some, they are those of the same federation.
+
     Args:
         data: ready data folders, as for ``Setting``.
+        weights: where published weights lie, if the run begins with some.
     """
     setting = Setting(root, run, images, data or root / "data", policy)
     if data is None:
@@ -49,5 +58,5 @@ def in_turns(
     of_sites = {site: setting.data_of(site) for site in run.sites}
     # What else computes has a thread too: a probe's linear algebra would take all there are.
     with as_before(), threadpool_limits(1), patch.object(daemons, "POLICY", policy):
-        daemons.run_exchange(run, of_sites, root, heldout=setting.data_of("heldout"))
+        daemons.run_exchange(run, of_sites, root, heldout=setting.data_of("heldout"), weights=weights)
     return setting

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from threadpoolctl import threadpool_limits
 
 from aggregator.cli import main as aggregator
 from aggregator.model_card import export
@@ -36,22 +35,13 @@ from shared.learning.standard_error import Jackknife
 from shared.learning.tasks.contract import Scoring
 from site_client.offer import describe
 from site_client.store import first_path
-from studies import daemons
 from tests.audit.replaying import not_same, replayed
-from tests.federation.in_turns import as_before, in_turns
+from tests.federation.in_turns import in_turns
 from tests.federation.running import Setting, run_configuration, staging_run
 from tests.test_largest_site import enrolled
 
 FIRST = run_configuration(run="first", support=True, method="fedavg", tolerance=None)
 DIFFERENCE, ERROR = "dice_difference", "dice_difference_error"
-
-
-def again(setting: Setting, run: RunConfiguration) -> Setting:
-    """Play another run of the same federation."""
-    data = {site: setting.data_of(site) for site in run.sites}
-    with as_before(), threadpool_limits(1):
-        daemons.run_exchange(run, data, setting.root, heldout=setting.data_of("heldout"))
-    return Setting(setting.root, run, 20, setting.root / "data", setting.policy)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +50,8 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     first = in_turns(tmp_path_factory.mktemp("paired"), FIRST)
     sha256 = hash_file(RunStore(first.aggregator, "first").final_model)[1]
     start = Start(name="first", sha256=sha256)
-    return again(first, FIRST.model_copy(update={"run": "second", "rounds": 2, "paired": True, "start": start}))
+    run = FIRST.model_copy(update={"run": "second", "rounds": 2, "paired": True, "start": start})
+    return in_turns(first.root, run, data=first.data)
 
 
 def row_at(setting: Setting, site: str, round_no: int) -> MetricsRow:

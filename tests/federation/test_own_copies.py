@@ -69,7 +69,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationI
         augmentation={},
     )
     with threadpool_limits(1), FederationInProcess(root, first, data=root / "data") as federation:
-        federation.set_up(own_logins(SITES, f"http://127.0.0.1:{federation.server.port}"), poll_seconds=0.05)
+        federation.set_up(own_logins(SITES, f"http://127.0.0.1:{federation.server.port}"))
         for work in (federation.aggregator, federation.site("north")):
             put(root / FILE, work)
         asked = threading.Thread(target=put_once_asked, args=(root / FILE, federation.site("south")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
-from threadpoolctl import threadpool_limits
 
 from aggregator.cli import main as aggregator
 from aggregator.model_card import export
@@ -23,17 +21,17 @@ from shared.audit.verify import verify
 from shared.errors import ConfigurationError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
-from shared.exchange.reading import dump_yaml, parse_yaml
+from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import RunConfiguration, Start
-from shared.folder.durable import hash_file, write_file
+from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from shared.learning.models.encoders import build_encoder
 from shared.learning.tasks import task_named
 from site_client.cli import main
 from site_client.offer import describe
 from tests.audit.replaying import not_same, replayed
-from tests.federation.in_process import FederationInProcess
-from tests.federation.running import own_logins, staging_run
+from tests.federation.in_turns import in_turns
+from tests.federation.running import Setting, staging_run
 
 VIT = "timm:test_vit"
 SOURCE, LICENCE = "https://example.org/base", "CC BY 4.0"
@@ -47,35 +45,27 @@ def published(path: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationInProcess]:
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     """Two runs that have ended; the second began with the first one's model."""
     root = tmp_path_factory.mktemp("warm")
+    (root / "weights").mkdir()
     options = {
         "encoder": VIT,
-        "weights": published(root / "base.safetensors"),
+        "weights": published(root / "weights" / "base.safetensors"),
         "train": {"lora": {"rank": 4}},
         "head": "linear",
         "image_size": 32,
         "optimizer": "adam",
     }
     first = staging_run(run="first", method="fedbn", rounds=1, task_options=options, tolerance=None)
-    with threadpool_limits(1), FederationInProcess(root, first) as federation:
-        federation.set_up(own_logins(first.sites, f"http://127.0.0.1:{federation.server.port}"), poll_seconds=0.05)
-        weights = federation.aggregator / "weights"
-        weights.mkdir()
-        shutil.copy(root / "base.safetensors", weights)
-        federation.run_to_the_end()
-        of_first = RunStore(federation.aggregator, "first")
-        start = Start(
-            name="first", sha256=hash_file(of_first.final_model)[1], start_sha256=hash_file(of_first.start)[1]
-        )
-        federation.run = first.model_copy(update={"run": "second", "seed": 8, "start": start})
-        write_file(federation.aggregator / "RUN.yaml", dump_yaml(federation.run))
-        federation.run_to_the_end()
-        yield federation
+    ended = in_turns(root, first, weights=root / "weights")
+    of_first = RunStore(ended.aggregator, "first")
+    start = Start(name="first", sha256=hash_file(of_first.final_model)[1], start_sha256=hash_file(of_first.start)[1])
+    second = first.model_copy(update={"run": "second", "seed": 8, "start": start})
+    return in_turns(root, second, data=ended.data, weights=root / "weights")
 
 
-def test_the_second_run_begins_where_the_first_one_ended(federation: FederationInProcess) -> None:
+def test_the_second_run_begins_where_the_first_one_ended(federation: Setting) -> None:
     first, second = (RunStore(federation.aggregator, run) for run in ("first", "second"))
     assert second.aggregate_path(0).read_bytes() == first.final_model.read_bytes()
     assert (
@@ -93,7 +83,7 @@ def test_the_second_run_begins_where_the_first_one_ended(federation: FederationI
 
 
 def test_folders_verify_and_the_second_run_replays_from_the_model_that_it_names(
-    federation: FederationInProcess,
+    federation: Setting,
 ) -> None:
     folders = federation.root / "folders"
     assert not any(verify(LocalFolder(folders / site)).findings for site in federation.run.sites)
@@ -103,7 +93,7 @@ def test_folders_verify_and_the_second_run_replays_from_the_model_that_it_names(
     assert (step.outcome, "the model of first that the run names" in step.detail) == ("same", True)
 
 
-def test_where_it_comes_from_is_said_everywhere(federation: FederationInProcess, tmp_path: Path) -> None:
+def test_where_it_comes_from_is_said_everywhere(federation: Setting, tmp_path: Path) -> None:
     start = federation.run.start
     assert start is not None
     offered = (federation.folder("north") / MessageRef("offer", "second").path / names.RUN_CONFIGURATION).read_bytes()
@@ -119,7 +109,7 @@ def test_where_it_comes_from_is_said_everywhere(federation: FederationInProcess,
     assert document["run"]["configuration"]["start"]["name"] == "first"
 
 
-def test_validate_says_what_a_run_begins_with_and_that_no_batch_norm_stays(federation: FederationInProcess) -> None:
+def test_validate_says_what_a_run_begins_with_and_that_no_batch_norm_stays(federation: Setting) -> None:
     told = [remark.text for remark in prepare(federation.aggregator, federation.aggregator / "RUN.yaml").begun.remarks]
     assert federation.run.start is not None
     assert f"start: training begins with the model of first, SHA-256 {federation.run.start.sha256}" in told
@@ -130,7 +120,7 @@ def test_validate_says_what_a_run_begins_with_and_that_no_batch_norm_stays(feder
     ) in told
 
 
-def test_new_run_writes_what_begins_with_an_earlier_model(federation: FederationInProcess, tmp_path: Path) -> None:
+def test_new_run_writes_what_begins_with_an_earlier_model(federation: Setting, tmp_path: Path) -> None:
     output, work = tmp_path / "RUN.yaml", str(federation.aggregator)
     asked = ["new-run", "--work", work, "--method", "fedbn", "--defaults", "--output", str(output), "--start"]
     said = CliRunner().invoke(aggregator, [*asked, "first"])
@@ -163,7 +153,7 @@ def test_new_run_writes_what_begins_with_an_earlier_model(federation: Federation
     shutil.rmtree(exported)
 
 
-def test_the_final_model_predicts_at_a_site(federation: FederationInProcess, tmp_path: Path) -> None:
+def test_the_final_model_predicts_at_a_site(federation: Setting, tmp_path: Path) -> None:
     site, images = federation.site("north"), federation.root / "data" / "north" / "images"
     asked = ["predict", str(images), "--work", str(site), "--output", str(tmp_path / "predicted")]
     refused = CliRunner().invoke(main, asked)
@@ -174,7 +164,7 @@ def test_the_final_model_predicts_at_a_site(federation: FederationInProcess, tmp
 
 
 def test_another_aggregator_goes_on_from_what_was_exported_and_from_nothing_else(
-    federation: FederationInProcess, tmp_path: Path
+    federation: Setting, tmp_path: Path
 ) -> None:
     exported, store = tmp_path / "weights" / "first", RunStore(federation.aggregator, "first")
     export(federation.aggregator, store, exported)
