@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from studies.results import result_of
 from studies.running import finished_of
 from studies.simulation import open_sites, run_rounds
 from studies.table import read_results, write_table
+from tests.drawn import draw_once
 from tests.installed_wheel import install_wheel
 
 SITES = ("north", "south")
@@ -64,8 +66,8 @@ STUDY = {
 def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("study")
     for number, site in enumerate(SITES):
-        synthetic_fundus.write_graded_site(
-            root / "data" / site,
+        draw = partial(
+            synthetic_fundus.write_graded_site,
             style=synthetic_fundus.STYLES[number],
             images=40,
             size=48,
@@ -73,6 +75,7 @@ def data(tmp_path_factory):
             grades=4,
             label_noise=0.0,
         )
+        draw_once(f"study-{number}-40-48", draw, root / "data" / site)
     return root
 
 
