@@ -16,13 +16,13 @@ from subprocess import CompletedProcess
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.bundle import install, make
 from deploy.bundle.install import SIGNED, SUMS, WHEELS, verify
 from shared.exchange.signing import SigningKey, canonical, open_signed
 from shared.folder.durable import hash_file
+from tests.at_length import held_to
 
 NAME = "standin-1.0-py3-none-any.whl"
 
@@ -79,20 +79,44 @@ def run(bundle: Path, key: str, folder: Path, *, typed: str = "python3 -I instal
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=bundle)
 
 
-def test_a_bundle_installs_without_internet(bundle: Path, key: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def installed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CompletedProcess[str]]:
+    """A folder with a bundle and the ``environment`` that was made of it; its wheels were exchanged meanwhile."""
+    root = tmp_path_factory.mktemp("installed")
+    bundle, environment = Path(shutil.copytree(made / "bundle", root / "bundle")), root / "environment"
     for left_by_a_desktop in (".DS_Store", "._install.py", f"{WHEELS}/Thumbs.db"):
         (bundle / left_by_a_desktop).write_bytes(b"")
-    ended = run(bundle, key, tmp_path / "environment")
+
+    def exchange() -> None:
+        while not environment.exists() and not ended.is_set():
+            ended.wait(0.001)
+        for wheel in (bundle / WHEELS).iterdir():
+            wheel.write_bytes(b"of another")
+
+    ended = threading.Event()
+    exchanging = threading.Thread(target=exchange)
+    exchanging.start()
+    try:
+        return root, run(bundle, SigningKey.at(made / "bundle.key").public, environment)
+    finally:
+        ended.set()
+        exchanging.join()
+
+
+def test_a_bundle_installs_without_internet(
+    installed: tuple[Path, CompletedProcess[str]], bundle: Path, key: str
+) -> None:
+    root, ended = installed
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     programs = "Scripts" if sys.platform == "win32" else "bin"
     said = subprocess.run(
-        [tmp_path / "environment" / programs / "standin"], capture_output=True, text=True, check=True
+        [root / "environment" / programs / "standin"], capture_output=True, text=True, check=True
     ).stdout
     assert said == "it works\n"
     body, _ = open_signed((bundle / SIGNED).read_bytes())
     assert f"checked: {body['software']}, made {body['made']}\n" in ended.stdout
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".dropfed-")] == []
-    again = run(bundle, key, tmp_path / "environment")
+    assert [path.name for path in root.iterdir() if path.name.startswith(".dropfed-")] == []
+    again = run(bundle, key, root / "environment")
     assert again.returncode == 1
     assert "is there and not empty" in again.stderr
 
@@ -114,25 +138,11 @@ def test_no_other_file_of_the_bundle_is_run(bundle: Path, key: str, tmp_path: Pa
     assert not (tmp_path / "environment").exists()
 
 
-def test_what_is_installed_is_what_was_checked(bundle: Path, key: str, tmp_path: Path) -> None:
+def test_what_is_installed_is_what_was_checked(installed: tuple[Path, CompletedProcess[str]]) -> None:
     """Also where somebody can exchange the bundle's files meanwhile."""
-
-    def exchange() -> None:
-        while not (tmp_path / "environment").exists() and not ended.is_set():
-            ended.wait(0.001)
-        for wheel in (bundle / WHEELS).iterdir():
-            wheel.write_bytes(b"of another")
-
-    ended = threading.Event()
-    exchanging = threading.Thread(target=exchange)
-    exchanging.start()
-    try:
-        result = run(bundle, key, tmp_path / "environment")
-    finally:
-        ended.set()
-        exchanging.join()
-    assert (result.returncode, result.stderr) == (0, "")
-    assert {path.read_bytes() for path in (bundle / WHEELS).iterdir()} == {b"of another"}
+    root, ended = installed
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert {path.read_bytes() for path in (root / "bundle" / WHEELS).iterdir()} == {b"of another"}
 
 
 def test_the_list_is_one_that_other_programs_read(bundle: Path, key: str) -> None:
@@ -224,8 +234,7 @@ def test_a_link_is_no_file(bundle: Path, key: str, tmp_path: Path) -> None:
     assert f"{NAME} is missing, or not" in run(bundle, key, tmp_path / "environment").stderr
 
 
-@settings(max_examples=20, deadline=None)
-@given(seed=st.binary(min_size=32, max_size=32), message=st.binary(max_size=200), data=st.data())
+@held_to(5, 20, seed=st.binary(min_size=32, max_size=32), message=st.binary(max_size=200), data=st.data())
 def test_signatures_hold_where_a_library_says_so(seed: bytes, message: bytes, data: st.DataObject) -> None:
     private = Ed25519PrivateKey.from_private_bytes(seed)
     key, signature = private.public_key().public_bytes_raw(), private.sign(message)
