@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -79,36 +80,46 @@ def run_killed_at_every_seam(federation: Federation, mortals: Sequence[str]) -> 
     return {name: path.read_text() for name, path in seams.items()}
 
 
+AT_AGGREGATOR = (
+    "before sites/SITE/mirror/runs/test-run/rounds/0001/to_site/manifest.json",  # sign
+    "after upload runs/test-run/rounds/0001/to_site/global.safetensors",  # publish
+    "after create runs/test-run/rounds/0001/to_site/manifest.json",
+    "after download runs/test-run/rounds/0001/from_site/model.safetensors",  # fetch
+    "before sites/SITE/mirror/runs/test-run/rounds/0001/from_site/manifest.json",  # verify
+    "before runs/test-run/rounds/0001/limit.json",
+    "before runs/test-run/rounds/0001/closed.json",
+    "before runs/test-run/rounds/0001/aggregate.safetensors",
+    "before runs/test-run/final/card.json",
+    "before sites/SITE/mirror/federation.json",
+)
+AT_SITE = (
+    "before mirror/runs/test-run/rounds/0001/from_site/model.safetensors",
+    "before mirror/runs/test-run/rounds/0001/from_site/manifest.json",
+    "after upload runs/test-run/rounds/0001/from_site/model.safetensors",
+    "after create runs/test-run/rounds/0001/from_site/manifest.json",
+    "after download runs/test-run/rounds/0001/to_site/global.safetensors",
+    "before mirror/runs/test-run/rounds/0001/to_site/manifest.json",
+    "before mirror/runs/test-run/consent/manifest.json",
+)
+
+
 @pytest.mark.timeout(900)
-def test_killed_at_every_seam(undisturbed: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param("|".join(map(re.escape, (*AT_AGGREGATOR, *AT_SITE))), id="each kind of seam"),
+        pytest.param("", id="every seam", marks=pytest.mark.long),
+    ],
+)
+def test_killed_at_every_seam(where: str, undisturbed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the sites is enough: both run the same code."""
+    monkeypatch.setenv("DIES_AT", where)
     with Federation(tmp_path, RELATIVE) as federation:
         died_at = run_killed_at_every_seam(federation, ["aggregator", "south"])
         assert federation.final_sha256() == undisturbed
         assert_folders_verify(federation)
-    for seam in (
-        "before sites/SITE/mirror/runs/test-run/rounds/0001/to_site/manifest.json",  # sign
-        "after upload runs/test-run/rounds/0001/to_site/global.safetensors",  # publish
-        "after create runs/test-run/rounds/0001/to_site/manifest.json",
-        "after download runs/test-run/rounds/0001/from_site/model.safetensors",  # fetch
-        "before sites/SITE/mirror/runs/test-run/rounds/0001/from_site/manifest.json",  # verify
-        "before runs/test-run/rounds/0001/limit.json",
-        "before runs/test-run/rounds/0001/closed.json",
-        "before runs/test-run/rounds/0001/aggregate.safetensors",
-        "before runs/test-run/final/card.json",
-        "before sites/SITE/mirror/federation.json",
-    ):
-        assert seam in died_at["aggregator"]
-    for seam in (
-        "before mirror/runs/test-run/rounds/0001/from_site/model.safetensors",
-        "before mirror/runs/test-run/rounds/0001/from_site/manifest.json",
-        "after upload runs/test-run/rounds/0001/from_site/model.safetensors",
-        "after create runs/test-run/rounds/0001/from_site/manifest.json",
-        "after download runs/test-run/rounds/0001/to_site/global.safetensors",
-        "before mirror/runs/test-run/rounds/0001/to_site/manifest.json",
-        "before mirror/runs/test-run/consent/manifest.json",
-    ):
-        assert seam in died_at["south"]
+    assert all(seam in died_at["aggregator"] for seam in AT_AGGREGATOR), died_at
+    assert all(seam in died_at["south"] for seam in AT_SITE), died_at
 
 
 def has_begun(part: Path) -> bool:

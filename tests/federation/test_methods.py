@@ -44,7 +44,7 @@ FURTHER: dict[str, dict[str, object]] = {
     },
 }
 METHODS = [name for name in method_names() if not method_class(name).reference]
-FEW = ("mean", "scaffold", "feduaa", "sequential", "fedee over fedap")
+FEW = ("scaffold", "feduaa", "sequential", "fedee over fedap")
 CASES = shown_by(FEW, [*METHODS, *FURTHER])
 POLICY = EVERYONE.model_copy(update={"consent": "auto"})
 KILLED = ("scaffold", "fedee over fedap")
