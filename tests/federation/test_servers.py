@@ -39,7 +39,7 @@ def final_sha256(tmp_path_factory: pytest.TempPathFactory) -> str:
         return federation.final_sha256()
 
 
-@pytest.mark.parametrize("name", shown_by(["wsgidav", "apache-tls", "owncloud"], SERVERS))
+@pytest.mark.parametrize("name", shown_by(["apache-tls", "owncloud"], SERVERS))
 def test_two_rounds(name: str, final_sha256: str, tmp_path: Path) -> None:
     try:
         with running(name) as logins, Federation(tmp_path, RUN, images=8, logins=logins) as federation:
