@@ -537,6 +537,7 @@ def test_other_methods_take_time_series(method, data, tmp_path):
 
 def test_a_private_run_takes_time_series(data, tmp_path):
     run = run_of("time_series", "fedee", 1, privacy={"target_epsilon": 8, "delta": 0.001, "max_grad_norm": 1.0})
+    run = run.model_copy(update={"batch_size": 1000})  # all windows in each step: that ε is reckoned at once
     outcome = run_rounds(run, {site: data / "time_series" / site for site in SITES}, tmp_path)
     assert all(0 < spent <= 8 for spent in outcome.spent.values())
 
