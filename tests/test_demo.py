@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from shared.folder.local import LocalFolder
 from shared.learning.methods import method_names, open_method
 from shared.learning.run_checks import check_together
 from site_client.overview import overview, overview_text
+from tests.drawn import render
 from tests.federation.forked import Forked
 
 TASK = "octa_segmentation"
@@ -36,13 +38,19 @@ SMALL = ("--rounds", "1", "--image-size", "32")
 
 @pytest.fixture
 def demo_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The same in this process, whose libraries are loaded, with daemons that are forked."""
+    """The same in this process, whose libraries are loaded, with forked daemons and a small network for vessels.
+
+    Each image is drawn once.
+    """
 
     def daemon(module: str, *arguments: str, work: Path) -> Forked:
         return Forked([module, *arguments, "--work", str(work)], work / "output.txt")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("deploy.local.demo._daemon", daemon)
+    monkeypatch.setattr("deploy.local.synthetic_octa.render", render)
+    small = replace(SCENARIOS[TASK], task_options={"widths": [4, 8]}, augmentation={"crops": None})
+    monkeypatch.setitem(SCENARIOS, TASK, small)
     return lambda *options: CliRunner().invoke(main, [*SMALL, *options])
 
 
