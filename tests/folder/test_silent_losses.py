@@ -15,7 +15,7 @@ from shared.folder.webdav import WebDavFolder
 from tests.faults.faults import PAGE, Truncate
 from tests.folder.faulty import FaultyServer, cuts_answer, does_it_and_hangs_up, hangs_up, multistatus, says
 
-CONTENT = bytes(index % 241 for index in range((2 << 20) + 5))
+CONTENT = (bytes(range(241)) * (2 << 13))[: (2 << 20) + 5]
 HTML = ("Content-Type", "text/html; charset=utf-8")
 
 

@@ -25,7 +25,7 @@ from tests.faults.faults import HTML, PAGE
 from tests.folder.faulty import FaultyServer, cuts_answer, does_it_and_hangs_up, hangs_up, says
 from tests.played import Played
 
-MODEL = bytes(index % 251 for index in range((2 << 20) + 5))
+MODEL = (bytes(range(251)) * (2 << 13))[: (2 << 20) + 5]
 
 
 def round_files(round_no: int) -> dict[str, bytes | Path]:
