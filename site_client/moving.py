@@ -54,6 +54,7 @@ from shared.polling import Polling
 from shared.sizes import size_text
 from shared.trouble import Trouble, tolerate_unwritable
 from site_client.configuration import FILE, SiteConfiguration, open_exchange, open_server
+from site_client.store import is_paused
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def move(work: Path, configuration: SiteConfiguration, stop: Event, *, once: boo
         with cut_after(stop, server.interrupt), suppress(Stopped):
             while not stop.is_set():
                 try:
-                    has_moved = mover.move()
+                    has_moved = mover.move(is_paused=is_paused(work))
                     trouble.ends()
                     _note_look(home)
                 except Stopped:
@@ -150,8 +151,11 @@ class Mover:
         self._manifests: dict[MessageRef, Manifest] = {}  # of the directory; none changes once it is there
         self._has_looked_back = False
 
-    def move(self) -> bool:
+    def move(self, *, is_paused: bool = False) -> bool:
         """Move all that is new; return whether anything was.
+
+        Args:
+            is_paused: whether people have paused the site: then the heartbeat alone goes to the server.
 
         Raises:
             DropfedError: what stands in the way.
@@ -163,7 +167,10 @@ class Mover:
             self._has_looked_back = self._read_here(names.SITE_CARD) is not None
             if is_taken_back:
                 return True
-        sent, fetched = self._send(), self._fetch()
+        # The heartbeat comes last of what goes, for it tells of the messages.
+        sent = not is_paused and self._send()
+        self._send_status()
+        fetched = self._fetch()
         for run in runs_in(self._here):
             self._forget_weights(run)
         return sent or fetched
@@ -171,7 +178,7 @@ class Mover:
     # --- to the server -------------------------------------------------------------------------------------
 
     def _send(self) -> bool:
-        """Bring what the daemon has left: a key before what it signs, the heartbeat last."""
+        """Bring what the daemon has left: a key before what it signs."""
         before = len(self._moved)
         for path in self._records():
             if path not in self._moved:
@@ -179,10 +186,12 @@ class Mover:
                 self._note(path)
         for ref, manifest in self._messages_here(from_site=True):
             self._send_message(ref, manifest)
+        return len(self._moved) > before
+
+    def _send_status(self) -> None:
         if (status := self._read_here(names.STATUS)) is not None and digest_of(status) != self._status:
             self._server.overwrite(names.STATUS, status)
             self._status = digest_of(status)
-        return len(self._moved) > before
 
     def _forget_lost(self) -> None:
         """Have sent again what the server has lost, as one that was put back from a backup: records, and the messages

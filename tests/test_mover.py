@@ -12,7 +12,7 @@ from threading import Event, Thread
 import pytest
 
 from shared.errors import ActionRequiredError
-from shared.exchange.names import AGGREGATOR, FEDERATION, README, SITE_CARD, MessageRef, survey_path
+from shared.exchange.names import AGGREGATOR, FEDERATION, README, SITE_CARD, STATUS, MessageRef, survey_path
 from shared.exchange.records.surveys import Survey
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer
@@ -64,6 +64,18 @@ def test_a_torn_record_is_not_brought_for_good(moved: Moved, name: str) -> None:
     assert not (moved.here / name).exists()
     mend()
     assert moved.move() and (moved.here / name).read_bytes() == (moved.server / name).read_bytes()
+
+
+def test_while_the_site_is_paused_the_heartbeat_alone_goes(moved: Moved, run: Played) -> None:
+    run.offer_and_consent()
+    moved.take_over(run)
+    write_file(moved.here / STATUS, b"beats")
+    for _ in range(2):
+        moved.move(is_paused=True)
+    assert (moved.server / STATUS).read_bytes() == b"beats"
+    assert not (moved.server / CONSENT.path).exists()
+    moved.move()
+    assert (moved.server / CONSENT.manifest).exists()
 
 
 def test_only_the_aggregators_surveys_for_this_site_are_brought(moved: Moved, tmp_path: Path) -> None:
