@@ -98,7 +98,7 @@ def _allowed(configuration: SiteConfiguration) -> Iterator[Finding]:
         if unnamed := [name for name in here if name not in allowed]:
             yield Finding(
                 "note",
-                f"{FILE}: policy: {kind}: does not name {', '.join(unnamed)}; runs of that are declined for good",
+                f"{FILE}: policy: {kind}: does not name {', '.join(unnamed)}; a run by these is declined for good",
             )
     for name in policy.methods:
         if name not in (*method_names(), *provided("methods")):

@@ -26,7 +26,7 @@ def command(work: Path, user: str | None, password_file: Path | None, only_print
     configuration = read_configuration(work)
     unit = unit_name(configuration)
     if password_file is None and (password_file := password_file_of(Path("/") / UNITS / unit)) is not None:
-        say(f"systemd hands the password from {password_file}, as before; else `uninstall-service` first", err=True)
+        say(f"the password comes from {password_file}, as the unit that is there says; it is left so", err=True)
     if only_print:
         text, problems = drafted_unit(work, configuration, user=user, password_file=password_file)
         say(text, nl=False)

@@ -130,8 +130,8 @@ def test_what_the_policy_does_not_name_and_what_is_not_here_is_told(north: Path)
     policy["methods"] = [*(name for name in policy["methods"] if name not in ("moon", "fedrep")), "fedavgm"]
     (north / "site.yaml").write_text(yaml.safe_dump(settings))
     assert [each.text for each in lines(north, "--quick") if each.text.startswith(told)] == [
-        told + "tasks: does not name dr_staging; runs of that are declined for good",
-        told + "methods: does not name fedrep, moon; runs of that are declined for good",
+        told + "tasks: does not name dr_staging; a run by these is declined for good",
+        told + "methods: does not name fedrep, moon; a run by these is declined for good",
         told + "methods: fedavgm: is neither a file nor in a wheel here, and a run by it would be declined for good; "
         "install it, or take the name out",
     ]

@@ -70,10 +70,13 @@ class New(%s):
     [
         (HEAD % ("Method", "BaseModel"), "Options of New must be derived from MethodOptions"),
         (HEAD % ("Over, Method", "MethodOptions"), "Options of New must be derived from Over.Options"),
-        (HEAD % ("Method", "MethodOptions") + "        beta: float\n", r"\(ValidationError: .*beta.*\); give each one"),
+        (
+            HEAD % ("Method", "MethodOptions") + "        beta: float\n",
+            r"\(ValidationError: .*beta.*\); give each option one",
+        ),
         (
             HEAD % ("Method", "MethodOptions") + "        beta: 'Bata' = 1\n",
-            r"\(PydanticUserError: .*\); give each one",
+            r"\(PydanticUserError: .*\); give each option one",
         ),
     ],
 )

@@ -144,7 +144,7 @@ def _require_options(method: type[Method], where: str) -> None:
     except Exception as error:  # whatever a class may do wrong
         told = escape(" ".join(f"{type(error).__name__}: {error}".split()))[:_LONGEST_TOLD]
         raise ConfigurationError(
-            [f"{where}: Options of {method.__name__} cannot be made of their defaults ({told}); give each one"]
+            [f"{where}: Options of {method.__name__} cannot be made of their defaults ({told}); give each option one"]
         ) from error
 
 
