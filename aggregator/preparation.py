@@ -47,6 +47,7 @@ from shared.folder.lock import require_work
 from shared.learning.answers import limit_below
 from shared.learning.apart import Progress, Question, answered, names_of
 from shared.learning.batch_norm import batch_norms, buffers_kept
+from shared.learning.combine import checked_groups
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.data.splits import SplitPlan
 from shared.learning.measures import task_of
@@ -240,6 +241,8 @@ def begin(asked: Begin) -> tuple[Begun, Learning]:
     learning = _learning(work, where, run, parts)
     store.require_same(run, learning.division)
     is_new = not store.aggregate_path(0).exists()
+    if is_new:
+        checked_groups(learning.method, learning.groups())
     remarks: list[Finding] = []
     if is_new or asked.remark_again:
         untrained = _score_of_first(work, configuration, learning)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,10 +130,9 @@ def _simulated(
     check_together(configuration)
     if configuration.trainer is not None:
         raise ConfigurationError(["trainer: a simulation trains by PyTorch; leave it out"])
-    owners = {name: path_of(folder, f"sites: {name}") for name, folder in sites.items()}
-    if heldout is not None:
-        owners["heldout"] = path_of(heldout, "heldout")
-    _require_own(owners)
+    folders = {name: path_of(folder, f"sites: {name}") for name, folder in sites.items()}
+    held_out = path_of(heldout, "heldout") if heldout is not None else None
+    _require_own([*folders.items(), *([("the held-out images", held_out)] if held_out else [])])
     configuration = in_full(configuration)  # as `launch` offers it to the sites
     scratch = None
     if home is None:
@@ -144,9 +143,9 @@ def _simulated(
         raise ConfigurationError([f"home: {root} is there already; name a new folder, or leave it out"])
     outcome = run_rounds(
         configuration,
-        {name: owners[name] for name in sites},
+        folders,
         root,
-        heldout=owners.get("heldout"),
+        heldout=held_out,
         weights=path_of(weights, "weights") if weights is not None else None,
     )
     images = {name: _images(final) for name, final in outcome.finals.items()}
@@ -158,14 +157,14 @@ def _simulated(
     return Simulation(view, tests, root, outcome.tables, scratch)
 
 
-def _require_own(owners: Mapping[str, Path]) -> None:
+def _require_own(folders: Iterable[tuple[str, Path]]) -> None:
     """Check that no folder is two sites', or held out besides: images would be trained and tested on.
 
     Raises:
         ConfigurationError: one is.
     """
     first: dict[Path, str] = {}
-    for name, folder in owners.items():
+    for name, folder in folders:
         if (owner := first.setdefault(folder.resolve(), name)) != name:
             raise ConfigurationError([f"sites: {owner} and {name} have the same folder, {folder}; give each its own"])
 

@@ -25,12 +25,11 @@ from shared.folder.lock import require_private
 from shared.folder.way import Way, automatic_configuration, is_exempted
 from shared.folder.webdav import WebDavFolder
 from shared.learning.apart import Progress, Question
+from shared.learning.clashes import clashes
 from shared.learning.data.splits import SPLIT_FILE, read_split_file, unit_of
 from shared.learning.data.units import Unit
-from shared.learning.methods import REFERENCES, method_names
-from shared.learning.models import ENCODERS, WITHOUT_BATCH_NORM
-from shared.learning.plugins import Group, clash, described, distributions, provided_by
-from shared.learning.tasks import TERMS, task_named, task_names
+from shared.learning.plugins import described, distributions, provided_by
+from shared.learning.tasks import task_named, task_names
 from shared.learning.tasks.terms import Options
 from shared.plurals import pluralize
 from shared.sizes import size_text
@@ -39,12 +38,6 @@ if TYPE_CHECKING:
     from shared.learning.tasks.contract import Collection, Task
 
 Grade = Literal["ok", "note", "warning", "problem"]
-
-_OWN: Mapping[Group, Iterable[str]] = {
-    "tasks": TERMS,
-    "methods": (*method_names(), *REFERENCES),
-    "encoders": {*ENCODERS, *WITHOUT_BATCH_NORM},
-}
 
 LITTLE_ROOM_BYTES = 1 << 30
 CLOCKS_AGREE_S = 5.0
@@ -125,8 +118,7 @@ def look_at_plugins(allowed: Mapping[str, str], where: str) -> Iterator[Finding]
             )
         else:
             yield Finding("ok", f"plug-in {plugin.in_full}: allowed; provides {', '.join(provided_by(distribution))}")
-    for group, names in _OWN.items():
-        yield from (Finding("problem", why) for name in sorted(names) if (why := clash(group, name)) is not None)
+    yield from (Finding("problem", told) for told in clashes())
     for name in sorted(allowed.keys() - here.keys()):
         yield Finding("warning", f"plug-in {name}: {where} allows it, and it is not installed; install its wheel")
 

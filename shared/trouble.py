@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from traceback import extract_tb
 
-from shared.errors import ActionRequiredError, DropfedError, PluginError, RejectedError, TransientError
+from shared.errors import ActionRequiredError, DropfedError, FaultError, PluginError, RejectedError, TransientError
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 
@@ -105,9 +105,10 @@ def held_against(path: str) -> Iterator[None]:
     """
     try:
         yield
-    except (DropfedError, OSError, MemoryError):
-        raise
     except Exception as error:
+        is_told = isinstance(error, DropfedError | OSError | MemoryError)
+        if is_told and not isinstance(error, FaultError):
+            raise
         what = f"could not be looked at: {_named(error)}"
         _log(path, what)
         raise RejectedError(path, what) from error
@@ -129,4 +130,5 @@ def _place(error: Exception) -> str:
 
 
 def _named(error: Exception) -> str:
-    return escape(f"{type(error).__name__} ({error})")[:_SHOWN]
+    what = error.what if isinstance(error, FaultError) else error
+    return escape(f"{type(error).__name__} ({what})")[:_SHOWN]

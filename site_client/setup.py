@@ -172,9 +172,12 @@ def _write_card(work: Path, invite: Invite) -> None:
 
 
 def _is_unknown(work: Path, configuration: SiteConfiguration, password: str | None) -> bool:
-    """Return whether the folder is known to hold neither this site's card nor the aggregator's answer to it."""
+    """Return whether the folder is known to be there, and to hold neither this site's card nor the aggregator's answer
+    to it.
+    """
     try:
         folder = connect(work, configuration, Meter(), password=None if password is None else Password.fixed(password))
+        folder.list("")
         known = (folder.read_or_none(name, max_bytes=names.MAX_RECORD_BYTES) for name in _OF_ENROLMENT)
         return all(content is None for content in known)
     except DropfedError:

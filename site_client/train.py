@@ -259,12 +259,22 @@ class Trainer:
                 "aggregator's people for a new one"
             )
 
-    def _require_declared(self, local: Local, *, trains: bool) -> None:
-        """Check that the method has made what it declares, and nothing that would be dropped."""
-        hook = self.method.finish if trains else self.method.measure
-        require_declared(hook, "local.sent", local.sent, self.sharing.groups("update", trains=trains))
+    def _require_measured(self, local: Local) -> None:
+        """Check that the method has measured what it declares, and nothing that would be dropped."""
+        hook, sharing = self._written_by("measure"), self.sharing
+        require_declared(hook, "local.sent", local.sent, sharing.measured, also=sharing.trained)
+
+    def _require_finished(self, local: Local) -> None:
+        """Check the same of what training came to."""
+        hook, sharing = self._written_by("finish"), self.sharing
+        require_declared(hook, "local.sent", local.sent, sharing.trained, also=sharing.measured)
         here = {group: listed.tensors for group, listed in self._groups_here(local.network).items()}
         require_declared(hook, "local.kept", local.kept, here)
+
+    def _written_by(self, hook: str) -> Callable[..., object]:
+        """Return a hook, or, of a method that has none of that name, what has declared that it has."""
+        is_own = getattr(type(self.method), hook) is not getattr(Method, hook)
+        return getattr(self.method, hook if is_own else "groups")  # type: ignore[no-any-return]
 
     def _keep(self, network: nn.Module, groups: Mapping[str, Tensors], path: Path) -> None:
         """Write what stays here; what has diverged is not kept, and the next round goes on from the round before."""
@@ -331,7 +341,7 @@ class Trainer:
             self.method.finish(local)
             if OPTIMIZER in local.kept:
                 local.kept[OPTIMIZER] = read_memory(optimizer, network, self.sharing.frozen)
-        self._require_declared(local, trains=bool(phases))
+            self._require_finished(local)
         # 5. Train the site's own model as long; nothing of it enters what leaves but its scores of the rounds before.
         if alone is not None and phases:
             epochs = [self._epoch_of(this, number) for number in range(1, self.run.epochs + 1)]
@@ -384,6 +394,7 @@ class Trainer:
             tables[names.RELIABILITY] = dump_yaml(reliability(measured, self.policy))
         if not self.method.measures_received:
             self.method.measure(this.local)
+        self._require_measured(this.local)
         # 4. The scores of epoch 0, by which the aggregate is chosen (protocol 8.3).
         if is_scored(self.run, this.configuration.round):
             for split in RECEIVED_SPLITS:

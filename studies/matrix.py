@@ -192,10 +192,14 @@ def contents_of(folder: Path) -> str:
 
 
 def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """Yield a folder's files; of one that is linked into itself only once."""
+    """Yield a folder's files; of one that is linked into itself only once, and none of one that we may not enter."""
     if (real := folder.resolve()) in above:
         return
-    for path in folder.iterdir():
+    try:
+        inside = [*folder.iterdir()]
+    except PermissionError:
+        return
+    for path in inside:
         if path.is_dir():
             yield from _files(path, (*above, real))
         elif path.is_file():

@@ -36,6 +36,7 @@ from shared.learning.answers import ClosedRound, limit_of
 from shared.learning.apart import names_of
 from shared.learning.blame import blaming
 from shared.learning.choice import choose, ends_early
+from shared.learning.combine import checked_groups
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan
@@ -301,7 +302,7 @@ def _play(
     store, listed = RunStore(home, run.run), next(iter(sites.values())).trainer.sharing
     round_tensors(network, listed.shared, run.wire.numbers)
     store.begin(run, listed)
-    groups = method.groups(network, listed)
+    groups = checked_groups(method, method.groups(network, listed))
     aggregation = Aggregation(store, method, groups)
     aggregation.begin(network)
     engine = RoundEngine(store, method, aggregation)

@@ -43,7 +43,9 @@ class Trials:
             if all(result_of(home, cell) is not None for cell in by_rate.values())
         }
         arms = {arm: settings for arm, settings in self.study.arms.items() if arm in cells}
-        return Trials(self.study.model_copy(update={"arms": arms}), cells), [arm for arm in self.cells if arm not in cells]
+        return Trials(self.study.model_copy(update={"arms": arms}), cells), [
+            arm for arm in self.cells if arm not in cells
+        ]
 
     def scores(self, home: Path) -> dict[str, dict[float, float]]:
         """Return, by arm and rate, the mean over sites of the score by which rounds are chosen, on validation images;

@@ -32,11 +32,14 @@ def read_predictions(path: Path) -> pd.DataFrame | None:
     kinds: dict[Hashable, Any] = dict.fromkeys(("image", "severity"), str)
     try:
         found = pd.read_csv(path, dtype=kinds, keep_default_na=False)
-        numbers = found[["class", *found.filter(like="probability_").columns]]
-        return found.assign(**numbers.apply(pd.to_numeric))
+        probabilities = found.filter(like="probability_").astype(float)
+        is_whole = np.allclose(probabilities.sum(axis=1), 1, atol=1e-6) and found["class"].astype(float).notna().all()
     except (ValueError, KeyError):
+        is_whole = False
+    if not is_whole:
         remedy = f"remove {path.parents[2]}, and `dropfed-study run` plays that cell anew"
-        raise DataError([f"{path}: is damaged; {remedy}"]) from None
+        raise DataError([f"{path}: is damaged; {remedy}"])
+    return found
 
 
 def youden_cut(predicted: pd.DataFrame) -> float:

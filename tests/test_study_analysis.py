@@ -294,7 +294,16 @@ def test_inner_folds_vote_softly_once_all_are_there(tmp_path: Path) -> None:
     assert voting.ensemble([voted], ["normal", "mild"]).header[-4:] == ("normal", "mild", "severity 2", "severity 3")
 
 
-@pytest.mark.parametrize("content", ["", "image,class,severity,probability_1\na,0,,much\n", '"'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '"',
+        "image,class,severity,uncertainty,probability_0,probability_1\na,0,,0.1,0.5,much\n",
+        "image,class,severity,uncertainty,probability_0,probability_1\na,0,,0.1,0.5,0.5\nb,1,,0.1,0.5,0.\n",
+        "image,class,severity,uncertainty,probability_0,probability_1\na,0,,0.1,0.5,0.5\nb,1\n",
+    ],
+)
 def test_damaged_predictions_are_told_with_what_to_remove(tmp_path: Path, content: str) -> None:
     cells = expand(study(tmp_path), tmp_path)
     finish(tmp_path, cells[0], [])

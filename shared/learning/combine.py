@@ -17,7 +17,7 @@ from shared.exchange.records.tensors import TensorList
 from shared.exchange.records.wire import FileEntry, Numbers
 from shared.exchange.weights import LARGEST, Array, TensorFile, magnitude_of, write_tensors
 from shared.learning.combinations.contract import Rule
-from shared.learning.methods.contract import MODEL, Method
+from shared.learning.methods.contract import MODEL, Groups, Method
 
 PART = 1 << 20  # numbers looked at at a time
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -156,14 +156,40 @@ class Combined:
         made = self.method.combine(part)
         if not (isinstance(made, Mapping) and group in made):
             raise FaultError(self.method.combine, f"gave nothing by the name {group}")
-        if undeclared := made.keys() - self.tensors.keys():
-            what = f"gave {min(undeclared)}, which groups() declares neither to_site nor at_aggregator"
-            raise FaultError(self.method.combine, what)
         return made[group]
 
     @cached_property
     def _opened(self) -> Callable[[Path], TensorFile]:
         return cache(TensorFile)
+
+
+class _Still:
+    """A part of one number, 0, that no site has moved; see ``contract.Part``."""
+
+    accepted = agreed = 1
+
+    def before(self, group: str = MODEL) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.zeros(1)
+
+    mean = before
+
+
+def checked_groups(method: Method, groups: Groups) -> Groups:
+    """Return a method's groups, if it combines no others: what it gave of those would be dropped. That is tried on a
+    single number, before a run begins.
+
+    Raises:
+        FaultError: it does.
+    """
+    try:
+        made = method.combine(_Still())
+    except Exception:  # what it cannot do here is told where it must
+        return groups
+    due = {MODEL, *groups.to_site, *groups.at_aggregator}
+    if isinstance(made, Mapping) and (undeclared := [group for group in made if group not in due]):
+        what = f"gave {undeclared[0]}, which groups() declares neither to_site nor at_aggregator"
+        raise FaultError(method.combine, what)
+    return groups
 
 
 @dataclass(frozen=True)

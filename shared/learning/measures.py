@@ -89,8 +89,6 @@ def _measure(name: str, told: Range) -> Measure:
     Raises:
         ConfigurationError: there is none, or it is something else.
     """
-    if name in OF_SHAPES:
-        plugins.require_free("scores", name)
     found = OF_SHAPES.get(name) or plugins.load("scores", name)
     if found is None:
         known = ", ".join(sorted([*OF_SHAPES, *plugins.provided("scores")]))

@@ -56,23 +56,6 @@ def provided(group: Group) -> dict[str, EntryPoint]:
     return found
 
 
-def clash(group: Group, own: str) -> str | None:
-    """Return, as a sentence, which wheel provides something by a name of this package's own; None if none does."""
-    if (wheel := wheel_behind(group, own)) is None:
-        return None
-    return f"plug-in {wheel}: provides the {group[:-1]} {own}, which dropfed has itself; have it renamed, or remove it"
-
-
-def require_free(group: Group, own: str) -> None:
-    """Check that no wheel provides something by a name of this package's own: nobody could say which is meant.
-
-    Raises:
-        ConfigurationError: one does.
-    """
-    if (told := clash(group, own)) is not None:
-        raise ConfigurationError([told])
-
-
 def distributions() -> dict[str, Distribution]:
     """Return the installed wheels that provide something, by their normalised names."""
     points = (point for of_group in _installed().values() for point in of_group)
@@ -205,13 +188,17 @@ def required_by(run: RunConfiguration) -> list[Plugin]:
     Raises:
         ConfigurationError: as for ``described``.
     """
-    named: list[tuple[Group, str]] = [
+    return plugins_of(named_by(run))
+
+
+def named_by(run: RunConfiguration) -> list[tuple[Group, str]]:
+    """Return what a run names that a wheel may provide, by kind and name."""
+    return [
         ("tasks", run.task),
         ("methods", run.method),
         ("encoders", str(run.task_options.get("encoder"))),
         *(("scores", name) for name in run.scores),
     ]
-    return plugins_of(named)
 
 
 def disagreements(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from shared.errors import ConfigurationError
 from shared.exchange.records.run import RunConfiguration
+from shared.learning.clashes import clashes_of
 from shared.learning.combinations import open_rule
-from shared.learning.methods import open_method
+from shared.learning.methods import open_method, require_options
 from shared.learning.methods.contract import Method
 from shared.learning.models.options import WeightsFile
 from shared.learning.outside import objections as objections_to_programs
@@ -23,8 +24,10 @@ def check_together(run: RunConfiguration) -> None:
     """Check that a run's method is for a federation, and fits the task's optimizer, the sites asked and the scoring.
 
     Raises:
-        ConfigurationError: every problem; or an unknown task, method or option.
+        ConfigurationError: every problem; or an unknown task, method or option, or what a wheel or a method's file is
+            at fault with.
     """
+    _require_plain_names(run)
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     options: Options = task.options(run.task_options)
     augmentation = task.augmentation(run.augmentation)
@@ -72,6 +75,17 @@ def check_together(run: RunConfiguration) -> None:
         problems.append(f"combination: {misfit}")
     if problems:
         raise ConfigurationError(problems)
+
+
+def _require_plain_names(run: RunConfiguration) -> None:
+    """Check that each name of a run means one thing, and that its method's options can be chosen.
+
+    Raises:
+        ConfigurationError: they do not.
+    """
+    if problems := clashes_of(run):
+        raise ConfigurationError(problems)
+    require_options(run.method)
 
 
 def _against_baseline(run: RunConfiguration, method: Method) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -182,26 +182,29 @@ def require_declared(
     hook: Callable[..., object],
     where: str,
     made: Mapping[str, Mapping[str, object]],
-    declared: Mapping[str, Mapping[str, TensorShape]],
+    due: Mapping[str, Mapping[str, TensorShape]],
+    also: Collection[str] = (),
 ) -> None:
     """Check that a method has made just the groups that are due, each with just its tensors.
 
     Args:
         hook: that has made them.
         where: it put them, as its author calls that.
+        due: what it declares of them, by group.
+        also: the groups that may be there, and are looked at elsewhere.
 
     Raises:
         FaultError: it has not.
     """
     for group in made:
-        if group not in declared:
+        if group not in due and group not in also:
             raise FaultError(hook, f"wrote {where}[{group!r}], and groups() declares no such group for it")
-    for group, listed in declared.items():
+    for group, listed in due.items():
         found = made.get(group, {})
         for name in [*listed, *found]:
-            due = f"a tensor of shape {(*listed[name].shape,)}" if name in listed else "no such tensor"
-            if (there := _kind(found.get(name))) != due:
-                raise FaultError(hook, f"left in {where}[{group!r}] {there} as {name}; groups() declares {due}")
+            declared = f"a tensor of shape {(*listed[name].shape,)}" if name in listed else "no such tensor"
+            if (there := _kind(found.get(name))) != declared:
+                raise FaultError(hook, f"left in {where}[{group!r}] {there} as {name}; groups() declares {declared}")
 
 
 def _kind(value: object) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -10,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from shared.audit.verify import verify
+from shared.errors import PluginError
 from shared.exchange.names import MessageRef
 from shared.folder.local import LocalFolder
 from shared.learning import methods
@@ -72,6 +74,38 @@ def test_the_velocity_is_the_papers_and_without_it_this_is_fedavg(added, tmp_pat
     assert not np.allclose(model("with", 3)[name], model("fedavg", 3)[name])
     for tensor, expected in model("fedavg", 3).items():
         assert model("without", 3)[tensor] == pytest.approx(expected, abs=1e-6)
+
+
+DECLARES = """
+from shared.learning.methods.contract import Groups
+from shared.learning.methods.fedavg import FedAvg
+class Odd(FedAvg):
+    name = "odd"
+    def groups(self, network, sharing):
+        return Groups(trained={"velocity": sharing.parameters})
+"""
+MEASURES = """    def measure(self, local):
+        local.sent["wrong"] = {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (DECLARES, r"groups\(\) left in local.sent\['velocity'\] no such tensor as .*\(odd.py, line 6\); ask who"),
+        (DECLARES + MEASURES, r"measure\(\) wrote local.sent\['wrong'\], and groups\(\) .*\(odd.py, line 8\); ask who"),
+    ],
+)
+def test_what_it_does_not_make_or_does_not_declare_is_told_with_its_own_line(tmp_path, monkeypatch, text, said):
+    folder = tmp_path / "methods"
+    folder.mkdir()
+    (folder / "odd.py").write_text(text)
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(folder)])
+    monkeypatch.delitem(sys.modules, f"{methods.__name__}.odd", raising=False)
+    chosen = run_configuration(method="odd", rounds=1)
+    make_data(chosen, tmp_path / "data", 8)
+    with pytest.raises(PluginError, match=said):
+        run_rounds(chosen, {site: tmp_path / "data" / site for site in chosen.sites}, tmp_path / "home")
 
 
 def test_what_has_diverged_beside_a_model_does_not_count_in_a_simulation_either(tmp_path, monkeypatch, caplog):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,11 @@ import pytest
 from shared.check import look_at_plugins
 from shared.errors import ConfigurationError
 from shared.learning import methods
-from shared.learning.methods import method_class, open_method
-from shared.learning.models import AS_READ
-from shared.learning.models.encoders import build_encoder
-from shared.learning.tasks import task_named
+from shared.learning.clashes import SCORES, clashes, clashes_of
+from shared.learning.measures import OF_SHAPES
+from shared.learning.methods import method_class, open_method, require_options
+from shared.learning.run_checks import check_together
+from tests.federation.running import run_configuration
 from tests.installed_wheel import install_wheel
 
 NAME = "newcomer"
@@ -83,7 +84,7 @@ class New(%s):
 def test_options_that_no_run_could_choose_are_told_with_their_file(file: Path, text: str, sentence: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=sentence) as raised:
-        method_class(NAME)
+        require_options(NAME)
     (problem,) = raised.value.problems
     assert problem.startswith(str(file)) and "\n" not in problem
 
@@ -101,20 +102,28 @@ def test_a_check_of_an_option_that_fails_is_told_as_that(file: Path) -> None:
         open_method(NAME, {"beta": 1})
 
 
-@pytest.mark.parametrize(("group", "name"), [("methods", "fedavg"), ("tasks", "dr_staging"), ("encoders", "small")])
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [("methods", "fedavg"), ("tasks", "dr_staging"), ("encoders", "small"), ("scores", "hausdorff_95")],
+)
 def test_a_wheel_that_provides_what_is_here_already_is_told(
     group: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run = run_configuration(
+        task="dr_staging", task_options={"encoder": "small"}, scores={"hausdorff_95": {}}, method="fedavg"
+    )
+    assert clashes() == clashes_of(run) == []
     install_wheel(tmp_path, "rival", {"rival.py": ""}, f"[dropfed.{group}]\n{name} = rival:Rival\n", monkeypatch)
     said = f"plug-in dropfed-rival: provides the {group[:-1]} {name}, which dropfed has itself"
-    opened: dict[str, Callable[[], object]] = {
-        "methods": lambda: open_method(name, {}),
-        "tasks": lambda: task_named(name),
-        "encoders": lambda: build_encoder(name, 64, AS_READ),
-    }
     with pytest.raises(ConfigurationError, match=said):
-        opened[group]()
+        check_together(run)
     assert any(said in found.text for found in look_at_plugins({}, "site.yaml") if found.grade == "problem")
+    other = run_configuration(task="octa_segmentation", method="fedbn", task_options={})
+    assert clashes_of(other) == []
+
+
+def test_the_scores_that_need_no_wheel_are_known_without_pytorch() -> None:
+    assert set(SCORES) == OF_SHAPES.keys()
 
 
 def test_a_file_whose_class_has_its_name_is_a_method(file: Path) -> None:

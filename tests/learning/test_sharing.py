@@ -7,8 +7,9 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from shared.errors import FaultError
-from shared.exchange.records.tensors import TensorShape
+from shared.exchange.records.tensors import TensorList, TensorShape
 from shared.learning import methods
+from shared.learning.combine import checked_groups
 from shared.learning.methods import method_names, open_method
 from shared.learning.methods.contract import Groups, Method
 from shared.learning.models.encoders import ENCODERS
@@ -226,7 +227,9 @@ def test_what_a_method_makes_and_does_not_declare_is_dropped_nowhere_in_silence(
     with pytest.raises(FaultError, match=r"^finish\(\) (left in|wrote) .*\(test_sharing.py, line \d+\); ask") as raised:
         require_declared(finish, "local.sent", made, DUE)
     assert re.search(said, str(raised.value))
-    require_declared(finish, "local.sent", {"velocity": {"w": torch.zeros(2, 3)}}, DUE)
+    made = {"velocity": {"w": torch.zeros(2, 3)}}
+    require_declared(finish, "local.sent", made, DUE)
+    require_declared(finish, "local.sent", {**made, "momentum": {}}, DUE, also=["momentum"])
 
 
 def test_a_file_that_no_run_could_name_is_no_method(monkeypatch, tmp_path):
@@ -235,3 +238,26 @@ def test_a_file_that_no_run_could_name_is_no_method(monkeypatch, tmp_path):
         (tmp_path / f"{name}.py").write_text("")
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
     assert method_names() == tuple(sorted([*before, "mine"]))
+
+
+def test_what_combine_gives_and_does_not_declare_is_told_before_a_run_begins():
+    class Odd(Method):
+        name = "odd"
+
+        def combine(self, part):
+            return {"model": part.mean() / part.accepted, "seen": part.before()}
+
+    method = Odd(Odd.Options())
+    said = r"^combine\(\) gave seen, which groups\(\) declares neither to_site nor at_aggregator \(test_sharing.py"
+    with pytest.raises(FaultError, match=said):
+        checked_groups(method, Groups())
+    declared = Groups(at_aggregator={"seen": TensorList(tensors={})})
+    assert checked_groups(method, declared) is declared
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_every_method_combines_what_it_declares(name):
+    task, method = task_named("dr_staging"), open_method(name, {})
+    network = build_network(task, method, task.options(OPTIONS[task.name]), 3, run_seed=1)
+    groups = method.groups(network, sharing(task, method, network))
+    assert checked_groups(method, groups) is groups

@@ -72,6 +72,7 @@ def usual_options(name: str) -> dict[str, Any]:
     Raises:
         ConfigurationError: there is no such method.
     """
+    require_options(name)
     form = options_form(name, {})
     return check_record(completed({}, form), form, "method_options").model_dump(mode="json")
 
@@ -103,8 +104,6 @@ def method_class(name: str) -> type[Method]:
     classes = [each for each in _loaded(name).values() if isinstance(each, type) and issubclass(each, kind)]
     for each in classes:
         if vars(each).get("name") == name:
-            plugins.require_free("methods", name)
-            _require_options(each, str(path))
             return each
     own = [each for each in classes if each.__module__ == f"{__name__}.{name}"]
     if not own:
@@ -126,16 +125,18 @@ def _of_plugin(name: str, kind: type[Method]) -> type[Method]:
         raise ConfigurationError(
             [f"plug-in {wheel}: {name} must be a class derived from Method that says name = {name!r}; correct it"]
         )
-    _require_options(found, f"plug-in {plugins.wheel_behind('methods', name)}")
     return found
 
 
-def _require_options(method: type[Method], where: str) -> None:
+def require_options(name: str) -> None:
     """Check that a method's options have those of every method, and a value each where a run says none.
 
     Raises:
-        ConfigurationError: they have not.
+        ConfigurationError: they have not; or as for ``method_class``.
     """
+    method = method_class(name)
+    wheel = plugins.wheel_behind("methods", name)
+    where = f"plug-in {wheel}" if wheel is not None else str(file_of(name))
     wanted = Over.Options if issubclass(method, Over) else MethodOptions
     if not issubclass(method.Options, wanted):
         raise ConfigurationError([f"{where}: Options of {method.__name__} must be derived from {wanted.__qualname__}"])

@@ -30,7 +30,6 @@ from shared.learning.models import ENCODERS, IMAGENET, WITHOUT_BATCH_NORM, Level
 from shared.learning.models.options import WeightsFile
 from shared.learning.models.torchvision_import import import_models
 from shared.learning.models.whole_networks import whole_network
-from shared.learning.plugins import require_free
 from shared.learning.tasks.terms import Options
 
 _WIDTHS = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "vgg19": 512, "efficientnet_b0": 1280}
@@ -210,7 +209,6 @@ def build_encoder(name: str, side: int = 224, levels: Levels = IMAGENET) -> Enco
     if name not in (*ENCODERS, *WITHOUT_BATCH_NORM):
         layers, width = whole_network(name, side, levels)
         return Encoder(layers, width, {})
-    require_free("encoders", name)
     # Sizes without values at first: VGG-19's classifier, thrown away here, would take half a gigabyte.
     with torch.device("meta"):
         encoder = _small(name) if name in {"small", "plain"} else _torchvision(name)

@@ -61,8 +61,6 @@ def task_named(name: str) -> Task:
         ConfigurationError: there is no such task, and the message lists those there are; or it is of a wheel that is
             not permitted here, or that holds no task.
     """
-    if name in TERMS:
-        plugins.require_free("tasks", name)
     kind = _defined_in(name, "task") if name in TERMS else plugins.load("tasks", name)
     if kind is None:
         raise ConfigurationError([f"task: there is no '{name}'; the tasks are: {', '.join(task_names())}."])
