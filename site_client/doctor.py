@@ -164,8 +164,10 @@ def _folder(
     federation = None
     with suppress(NotFoundError):
         federation = opened_federation(folder.read(FEDERATION, max_bytes=MAX_RECORD_BYTES), configuration)
-    _look_at_cards(work, folder, configuration, key)
+    has_card = _look_at_cards(work, folder, configuration, key)
     yield _aggregator(work, federation, configuration, key)
+    if not has_card:
+        raise no_card(work)
 
 
 def _speed(
@@ -194,18 +196,16 @@ def _speed(
     )
 
 
-def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration, key: str | None) -> None:
-    """Compare this site with its card, as it was made here and as the folder has it.
+def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration, key: str | None) -> bool:
+    """Compare this site with its card, as it was made here and as the folder has it; return whether there is one.
 
     Raises:
-        ActionRequiredError: name or key are others, or there are two cards, or none.
+        ActionRequiredError: name or key are others, or there are two cards.
     """
     own = work / MIRROR / SITE_CARD
     cards = {str(own): own.read_bytes()} if own.exists() else {}
     with suppress(NotFoundError):
         cards[f"{SITE_CARD} in the folder"] = folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES)
-    if not cards:
-        raise no_card(work)
     for where, content in cards.items():
         try:
             card = open_site_card(content, federation=configuration.federation, site=configuration.site, secret=None)
@@ -216,6 +216,7 @@ def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration,
         raise ActionRequiredError(
             f"{own} is not the card in the folder, though of the same key: remove it, and the daemon takes the folder's"
         )
+    return bool(cards)
 
 
 def _aggregator(

@@ -42,7 +42,7 @@ def test_a_run_sees_as_many_channels_as_it_says(tmp_path: Path, colour: bool) ->
         "task_options": {"colour": colour, "widths": [4, 8], "dropout": 0.0, "optimizer": "adam"},
         "augmentation": {"copies": 1, "crops": {"size": 32}},
     }
-    result = dropfed.simulate(run, sites, heldout=sites["north"], home=tmp_path / "home")
+    result = dropfed.simulate(run, sites, heldout=write_site(tmp_path / "heldout", 2), home=tmp_path / "home")
     dice = [found.scores["dice_mean"].value for found in result.tests.values()]
     assert all(value is not None and (value > 0.9) == colour for value in dice), dice
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from aggregator.store import RunStore
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, FaultError
 from shared.exchange.records import run as rules
 from shared.exchange.records.run import Combination
 from shared.exchange.records.tensors import TensorList, TensorShape
@@ -167,7 +167,7 @@ def test_one_number_is_not_taken_for_a_whole_tensor(monkeypatch: pytest.MonkeyPa
         return {MODEL: part.mean()[:1]}
 
     monkeypatch.setattr(type(open_method("mean", {})), "combine", combine)
-    with pytest.raises(ValueError, match=r"combine\(\) gave shape \(1,\) for v of model, not"):
+    with pytest.raises(FaultError, match=r"combine\(\) gave shape \(1,\) for v of model, not"):
         combined(rules.Mean(), np.ones((2, 2, NUMBERS), dtype=np.float32))
 
 
