@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from shared.learning.plugins import permit_installed, required_by
 from shared.learning.predictions import evaluate_kept
 from shared.learning.run_checks import check_together
 from shared.learning.tasks.contract import Evaluation
+from studies.folders import same_folders
 from studies.simulation import Final, run_rounds
 
 if TYPE_CHECKING:
@@ -132,7 +133,11 @@ def _simulated(
         raise ConfigurationError(["trainer: a simulation trains by PyTorch; leave it out"])
     folders = {name: path_of(folder, f"sites: {name}") for name, folder in sites.items()}
     held_out = path_of(heldout, "heldout") if heldout is not None else None
-    _require_own([*folders.items(), *([("the held-out images", held_out)] if held_out else [])])
+    named = [*folders.items(), *([("the held-out images", held_out)] if held_out else [])]
+    if problems := [
+        f"sites: {one} and {two} have the same folder; give each its own" for one, two in same_folders(named)
+    ]:
+        raise ConfigurationError(problems)
     configuration = in_full(configuration)  # as `launch` offers it to the sites
     scratch = None
     if home is None:
@@ -155,18 +160,6 @@ def _simulated(
         with blaming(outcome.run.plugins, f"the final model of {name}"):
             tests[name] = _tested(root, name, final)
     return Simulation(view, tests, root, outcome.tables, scratch)
-
-
-def _require_own(folders: Iterable[tuple[str, Path]]) -> None:
-    """Check that no folder is two sites', or held out besides: images would be trained and tested on.
-
-    Raises:
-        ConfigurationError: one is.
-    """
-    first: dict[Path, str] = {}
-    for name, folder in folders:
-        if (owner := first.setdefault(folder.resolve(), name)) != name:
-            raise ConfigurationError([f"sites: {owner} and {name} have the same folder, {folder}; give each its own"])
 
 
 def _configuration(

@@ -31,6 +31,7 @@ from shared.learning.objectives import CrossEntropy
 from shared.learning.run_checks import check_reference, check_together
 from shared.learning.tasks import task_named
 from studies.configuration import Device, StudyConfiguration
+from studies.folders import same_folders
 
 _ANY_CLASSES = 2  # of a network that only shows whether it can be begun
 _DEFAULTS = {"keep": "last 1"}
@@ -176,13 +177,11 @@ def _shared_folders(study: StudyConfiguration, root: Path) -> list[str]:
     """Return a sentence for each folder that is two sites', or out of distribution or held out besides: images would be
     trained and tested on.
     """
-    owners: dict[Path, str] = {}
-    problems = []
-    for key, folder in study.folders.items():
-        name = key.removeprefix("data: ")
-        if (owner := owners.setdefault((root / folder).resolve(), name)) != name:
-            problems.append(f"data: {owner} and {name} have the same folder, {folder}; give each its own")
-    return problems
+    folders = {key.removeprefix("data: "): folder for key, folder in study.folders.items()}
+    return [
+        f"data: {owner} and {name} have the same folder, {folders[name]}; give each its own"
+        for owner, name in same_folders((name, root / folder) for name, folder in folders.items())
+    ]
 
 
 def contents_of(folder: Path) -> str:

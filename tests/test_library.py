@@ -207,7 +207,7 @@ def test_the_folder_goes_with_the_result_or_stays_where_it_was_wanted(home: Path
         (
             {},
             {"north": "same", "south": "./same"},
-            "^sites: north and south have the same folder, same; give each its own",
+            "^sites: north and south have the same folder; give each its own",
         ),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop(f"{methods.__name__}.{NAME}", None)
 
 
+def assert_told_with(file: Path, sentence: str, look: Callable[[str], object]) -> None:
+    with pytest.raises(ConfigurationError, match=sentence) as raised:
+        look(NAME)
+    (problem,) = raised.value.problems
+    assert problem.startswith(str(file)) and "\n" not in problem
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -50,10 +57,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 )
 def test_a_mistake_is_told_with_its_file(file: Path, text: str, sentence: str) -> None:
     file.write_text(text)
-    with pytest.raises(ConfigurationError, match=sentence) as raised:
-        method_class(NAME)
-    (problem,) = raised.value.problems
-    assert problem.startswith(str(file)) and "\n" not in problem
+    assert_told_with(file, sentence, method_class)
 
 
 HEAD = f"""from shared.learning.methods.contract import Method
@@ -83,10 +87,7 @@ class New(%s):
 )
 def test_options_that_no_run_could_choose_are_told_with_their_file(file: Path, text: str, sentence: str) -> None:
     file.write_text(text)
-    with pytest.raises(ConfigurationError, match=sentence) as raised:
-        require_options(NAME)
-    (problem,) = raised.value.problems
-    assert problem.startswith(str(file)) and "\n" not in problem
+    assert_told_with(file, sentence, require_options)
 
 
 def test_a_check_of_an_option_that_fails_is_told_as_that(file: Path) -> None:
