@@ -228,6 +228,10 @@ class RunView:
     gains: Mapping[str, Gain] = field(default_factory=dict)
     test_images: Mapping[str, TestImages] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Return its name and its extent: a notebook shows this, and a frame the rest."""
+        return f"RunView(run={self.run!r}, sites={[*self.sites]}, rounds={len(self.rounds)})"
+
     @property
     def run(self) -> str:
         """Its name."""

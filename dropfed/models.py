@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -45,11 +45,11 @@ class Model:
             measures its own.
     """
 
-    network: nn.Module
+    network: nn.Module = field(repr=False)
     task: Task
     classes: tuple[str, ...]
     theta: float | None
-    _kept: KeptModel
+    _kept: KeptModel = field(repr=False)
 
     def transform(self, path: Path | str) -> Tensor:
         """Return one image, or every image of a folder, as the network takes it: (B, C, ...) float32.

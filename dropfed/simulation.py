@@ -45,7 +45,7 @@ class Simulation:
     """
 
     view: RunView
-    tests: Mapping[str, Evaluation]
+    tests: Mapping[str, Evaluation] = field(repr=False)
     home: Path
     tables: Mapping[int, Mapping[str, list[MetricsRow]]] = field(repr=False)
     _scratch: tempfile.TemporaryDirectory[str] | None = field(repr=False)

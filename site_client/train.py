@@ -731,6 +731,8 @@ class CountsOf(Trains[Counts]):
 class Train(Trains[Worked]):
     """Work a round through; the answer is what it came to."""
 
+    loaded_late = ("torch._dynamo",)  # by optimizers, at their first step
+
     round: RoundConfiguration
     files: Files
 

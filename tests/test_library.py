@@ -153,6 +153,13 @@ def test_its_figures_are_the_reports(simulated: dropfed.Simulation) -> None:
     assert figures["timeline"]._repr_png_() is None and "not drawn" in repr(figures["timeline"])
 
 
+def test_what_a_notebook_shows_of_it_is_a_line(simulated: dropfed.Simulation) -> None:
+    shown = f"RunView(run='{simulated.view.run}', sites={[*simulated.tests]}, rounds={len(simulated.view.rounds)})"
+    assert repr(simulated) == f"Simulation(view={shown}, home={simulated.home!r})"
+    shown = repr(simulated.model(next(iter(simulated.tests))))
+    assert shown.startswith("Model(task=") and len(shown) < 300
+
+
 def test_a_models_tests_are_its_own(home: Path, simulated: dropfed.Simulation) -> None:
     model = simulated.model("north")
     assert model.classes == ("background", "vessel") and 0 < (model.theta or 0) <= 1

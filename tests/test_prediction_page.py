@@ -182,7 +182,7 @@ def test_of_several_runs_models_none_is_taken_that_nobody_named(tmp_path: Path) 
     for command in (["predict", str(tmp_path), "--output", str(tmp_path / "out")], ["evaluate", str(tmp_path)]):
         result = CliRunner().invoke(main, [*command, *asked])
         assert result.exit_code == 2
-        said = f"{tmp_path}/final: holds several models (first, second); name one with --model, as {tmp_path}/final/RUN"
+        said = f"{tmp_path}/final: holds several models (first, second); name one of them, as {tmp_path}/final/RUN"
         assert said in " ".join(result.output.split())
 
 

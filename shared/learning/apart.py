@@ -15,7 +15,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -95,7 +95,13 @@ class Bounds(Record):
 
 
 class Question(Record, Generic[AnswerT]):
-    """A piece of work with a task or a method, which may be a plug-in's; the argument of its class is its answer."""
+    """A piece of work with a task or a method, which may be a plug-in's; the argument of its class is its answer.
+
+    Attributes:
+        loaded_late: modules that others import in the midst of it; whoever answers often imports them once, before.
+    """
+
+    loaded_late: ClassVar[Sequence[str]] = ()
 
     @classmethod
     def form(cls) -> TypeAdapter[Any]:
@@ -199,8 +205,8 @@ def answered(
         )
         write_file(folder / QUESTION, asked.model_dump_json().encode(), private=True)
         too_long = PluginError(f"{whose}: {bounds.too_long}")
-        module, environment = type(question).__module__, environment_of(bounds.threads)
-        with (folder / OUTPUT).open("wb") as output, standing_by(module, folder, environment, output) as standby:
+        environment = environment_of(bounds.threads)
+        with (folder / OUTPUT).open("wb") as output, standing_by(asked.kind, folder, environment, output) as standby:
             code = attended(standby.poll, bounds.minutes, lambda: rest_or_go_on(folder, is_time), too_long)
         return _outcome(question, folder, code, whose)  # type: ignore[no-any-return]
 

@@ -205,7 +205,7 @@ def described(folder: Path) -> tuple[Path, KeptCard]:
     cards = [path for path in (folder / CARD, *sorted(folder.glob(f"*/{CARD}"))) if path.exists()]
     if len(cards) > 1:  # when a file was written does not tell which is meant: a copy or a restored backup is newer
         found = ", ".join(path.parent.name for path in cards)
-        raise ConfigurationError([f"{folder}: holds several models ({found}); name one with --model, as {folder}/RUN"])
+        raise ConfigurationError([f"{folder}: holds several models ({found}); name one of them, as {folder}/RUN"])
     if cards:
         (card,) = cards
         return card.parent, parse_yaml(_beginning(card), KeptCard, str(card))

@@ -42,12 +42,13 @@ def stand_by() -> None:
     """Answer the question in each folder that standard input names, in a process of its own; say on standard output
     how that ended. Where the system cannot fork, this process answers one question and ends.
 
-    A line names the module of the question's class, which is our own, and the folder. The question itself is read by
-    who answers it: whoever answers the next one is forked from a process that never saw it.
+    A line names the question's class, which is our own, and the folder. The question itself is read by who answers it:
+    whoever answers the next one is forked from a process that never saw it.
     """
     while line := sys.stdin.buffer.readline():
-        module, _, folder = line.rstrip(b"\n").partition(b" ")
-        import_module(module.decode())
+        kind, _, folder = line.rstrip(b"\n").partition(b" ")
+        for module in _class_of(kind.decode()).loaded_late:
+            import_module(module)
         child = os.fork() if can_fork() else 0
         if not child:
             work(Path(os.fsdecode(folder)))
@@ -68,8 +69,7 @@ def work(folder: Path) -> None:
         # 2. What is installed, what is allowed and what the run asks for must be one, file by file.
         permit(asked.plugins, asked.bounds.allowed, asked.bounds.allowed_in)
         # 3. Only now a plug-in is imported: the question asks for its task or method.
-        module, _, name = asked.kind.partition(":")
-        kind: type[Question[Any]] = getattr(import_module(module), name)
+        kind = _class_of(asked.kind)
         question = fill_json(kind, asked.question.encode(), _LARGEST_QUESTION)
         answer = question.answer(lambda percent: _tell_and_rest(folder, percent))
         write_file(folder / ANSWER, kind.form().dump_json(answer))
@@ -84,6 +84,11 @@ def work(folder: Path) -> None:
     except Exception as error:
         _tell(folder, told(error, asked.whose, asked.plugins))
     end(0)
+
+
+def _class_of(kind: str) -> type[Question[Any]]:
+    module, _, name = kind.partition(":")
+    return getattr(import_module(module), name)  # type: ignore[no-any-return]
 
 
 def _tell(folder: Path, error: DropfedError) -> None:

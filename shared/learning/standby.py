@@ -47,16 +47,16 @@ class Standby:
         """Whether it can be asked anything more."""
         return self._process.poll() is None
 
-    def begin(self, module: str, folder: Path) -> None:
+    def begin(self, kind: str, folder: Path) -> None:
         """Have the process answer the question in a folder; ``poll`` tells if it cannot.
 
         Args:
-            module: in which the question's class is.
+            kind: module and name of the question's class, with a colon between them.
             folder: where the question lies.
         """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.write(b"%s %s\n" % (module.encode(), os.fsencode(folder)))
+            self._process.stdin.write(b"%s %s\n" % (kind.encode(), os.fsencode(folder)))
             self._process.stdin.flush()
 
     def poll(self) -> int | None:
@@ -93,7 +93,7 @@ def interrupt() -> None:
 
 
 @contextmanager
-def standing_by(module: str, folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Iterator[Standby]:
+def standing_by(kind: str, folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Iterator[Standby]:
     """Have a process answer the question in a folder: one that stands by, or a new one; it stands by again afterwards.
 
     One whose question was cut short is gone when this returns or raises, with whatever it started.
@@ -103,7 +103,7 @@ def standing_by(module: str, folder: Path, environment: Mapping[str, str], outpu
     """
     standby = _one_that_is_idle(environment) or Standby(environment, output)
     _at_work.add(standby)
-    standby.begin(module, folder)
+    standby.begin(kind, folder)
     try:
         yield standby
         if standby.is_interrupted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -44,6 +45,17 @@ class WhoAnswers(Question[list[int]]):
         return [os.getpid(), os.getppid()]
 
 
+class LooksForWave(WhoAnswers):
+    """Whether a module that nothing else needs is there, as 1 or 0, and the process that it was forked from."""
+
+    def answer(self, on_progress: Progress) -> list[int]:
+        return [int("wave" in sys.modules), os.getppid()]
+
+
+class NeedsWave(LooksForWave):
+    loaded_late = ("wave",)
+
+
 class Hangs(WhoAnswers):
     def answer(self, on_progress: Progress) -> list[int]:
         on_progress(os.getpid())
@@ -64,10 +76,14 @@ class Searches(WhoAnswers):
         return [found, os.getppid()]
 
 
+def kind_of(question: WhoAnswers) -> str:
+    return f"{__name__}:{type(question).__qualname__}"
+
+
 def asked_in(folder: Path, question: WhoAnswers) -> Path:
     folder.mkdir()
     asked = Asked(
-        kind=f"{__name__}:{type(question).__qualname__}",
+        kind=kind_of(question),
         question=question.model_dump_json(),
         plugins=[],
         bounds=BOUNDS,
@@ -78,10 +94,11 @@ def asked_in(folder: Path, question: WhoAnswers) -> Path:
 
 
 def answer_of(folder: Path, question: WhoAnswers | None = None, **environment: str) -> tuple[int, int]:
-    asked_in(folder, question or WhoAnswers())
+    question = question or WhoAnswers()
+    asked_in(folder, question)
     with (
         (folder / OUTPUT).open("wb") as output,
-        standing_by(__name__, folder, environment_of(1) | environment, output) as standby,
+        standing_by(kind_of(question), folder, environment_of(1) | environment, output) as standby,
     ):
         wait_until(lambda: ended(standby))
     answered, forked_from = WhoAnswers.form().validate_json((folder / ANSWER).read_bytes())
@@ -94,7 +111,7 @@ def cut_short(folder: Path, cut: Callable[[], None], raised: type[BaseException]
     with (
         pytest.raises(raised),
         (folder / OUTPUT).open("wb") as output,
-        standing_by(__name__, folder, environment_of(1) | environment, output) as standby,
+        standing_by(kind_of(Hangs()), folder, environment_of(1) | environment, output) as standby,
     ):
         wait_until((folder / "percent").exists)
         assert standby.poll() is None
@@ -159,6 +176,13 @@ def test_who_answers_knows_nothing_of_the_questions_before(tmp_path: Path) -> No
     found, itself = answer_of(tmp_path / "a", Searches(told=told))
     assert found  # its own
     assert answer_of(tmp_path / "b", Searches()) == (0, itself)
+
+
+def test_what_an_answer_imports_late_is_imported_once_before(tmp_path: Path) -> None:
+    loaded, itself = answer_of(tmp_path / "a", LooksForWave())
+    assert not loaded
+    assert answer_of(tmp_path / "b", NeedsWave()) == (1, itself)
+    assert answer_of(tmp_path / "c", LooksForWave()) == (1, itself)  # so it was who stands by, not who answered
 
 
 def test_where_nothing_can_fork_the_time_that_it_takes_is_bounded_too(tmp_path: Path) -> None:
