@@ -79,7 +79,7 @@ class FolderSync:
         """Whether what is signed cannot be put into the folder until a person has put something right there."""
         self._home = home
         self._unretried = ForbearingFolder(folder)
-        retrying = RetryingFolder(self._unretried, name=invite.site, stop=stop, on_trouble=self._note_trouble)
+        retrying = RetryingFolder(self._unretried, name=invite.site, stop=stop, on_trouble=self._note_unreachable)
         self._folder = ListedFolder(retrying, has_tag=(home / HAS_TAG).exists())
         self._invite = invite
         self._key = key
@@ -405,6 +405,11 @@ class FolderSync:
             self._doubt = ActionRequiredError(f"{doubt}: {doubt.remedy}")
             self._doubts.begins(self._doubt)
         self._note_trouble(None)
+
+    def _note_unreachable(self, error: DropfedError | None) -> None:
+        """Note what stands in the way of reaching the folder, which is tried again until it does no more."""
+        self.cannot_publish = isinstance(error, ActionRequiredError)
+        self._note_trouble(error)
 
     def _note_trouble(self, error: DropfedError | None) -> None:
         """Note the present trouble, and keep what is to be told where ``status`` finds it. It is the last resort, and

@@ -118,6 +118,20 @@ def _is_told(opened: OpenedRun) -> bool:
     return not any(is_owed(homes[site], ledger, opened.store) for site, ledger in opened.ledgers.items())
 
 
+def track_ended(work: Path, store: RunStore) -> None:
+    """Give what tracks runs, if the PI wants that, what it lacks of a run that has ended.
+
+    Raises:
+        ConfigurationError: ``aggregator.yaml`` is not right.
+    """
+    configuration = read_configuration(work)
+    lacking = tracker(work, store, configuration.track, configuration.federation)
+    if lacking is not None:
+        log_to(work / "log.txt", configuration.log)
+        with lacking:
+            pass
+
+
 def begin_early(work: Path, run_yaml: Path, stop: threading.Event) -> Begun:
     """Begin a run that waits for its turn, so that it can be offered.
 

@@ -621,18 +621,17 @@ def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorC
 
 
 def _require_keys(work: Path, run: RunConfiguration, site: str) -> None:
-    """Check that a site, if it is enrolled, and this machine have the keys that an encrypted run needs.
+    """Check that this machine has the key that a site, if it is enrolled, knows, and both those of an encrypted run.
 
     Raises:
         ConfigurationError: one has shown no key.
-        ActionRequiredError: the key that this machine has shown is not here.
+        ActionRequiredError: a key that this machine has shown is not here.
     """
-    home = work / "sites" / site
-    if run.encrypt == "none" or not (work / KEY_FILE).exists():
+    if not (work / KEY_FILE).exists():
         return
-    own = EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE)
-    ledger = open_ledger(home, key=SigningKey.at(work / KEY_FILE).public, encryption_key=own)
-    if ledger is not None:
+    own = EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE) if run.encrypt != "none" else None
+    ledger = open_ledger(work / "sites" / site, key=SigningKey.at(work / KEY_FILE).public, encryption_key=own)
+    if ledger is not None and run.encrypt != "none":
         ledger.require_keys(run.run)
 
 

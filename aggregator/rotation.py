@@ -1,8 +1,9 @@
 """A new signing key of the aggregator: the present one hands over to it in every hospital's folder.
 
 The steps, each of which may be the last before a crash: the new key is written as ``signing.key.new``; a record that
-names it, signed by the old one, into the mirror of each hospital; invites that nobody has used yet name it; then it
-takes the old one's place. The same command goes on where it was cut off. The folders show the records at the next
+names it, signed by the old one, into the mirror of each hospital, also of one that no longer stands in
+``aggregator.yaml`` and may come back; invites that nobody has used yet name it; then it takes the old one's place. The
+same command goes on where it was cut off. The folders show the records at the next
 launch, and a hospital follows once a person there has named the new key.
 """
 
@@ -12,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.configuration import read_configuration
 from aggregator.setup import write_invite
 from aggregator.site import open_ledger, read_invite
 from shared.errors import ConfigurationError
@@ -45,7 +45,7 @@ def require_rotatable(work: Path) -> tuple[SigningKey, dict[str, Mirror]]:
         ActionRequiredError: the present key is not there, or is not the one to hand over.
     """
     key, new = SigningKey.at(work / KEY_FILE), work / NEW_KEY_FILE
-    homes = {site: work / "sites" / site for site in sorted(read_configuration(work).sites)}
+    homes = {home.name: home for home in sorted(work.glob("sites/*/"))}
     ledgers = {site: ledger for site, home in homes.items() if (ledger := open_ledger(home)) is not None}
     if not ledgers:
         raise ConfigurationError([f"{work}: no hospital has joined yet, so that nobody knows this key: begin anew"])
@@ -66,7 +66,7 @@ def rotate(work: Path) -> Rotation:
     for ledger in ledgers.values():
         if ledger.own.newest_key != new.public:
             hand_over(ledger.own, ledger.root, key, new.public, ledger.own_head)
-    invited = sorted(read_configuration(work).sites.keys() - ledgers.keys())
+    invited = sorted({path.stem for path in work.glob("invites/*.json")} - ledgers.keys())
     for site in invited:
         write_invite(work, site, read_invite(work, site).model_copy(update={"aggregator_key": new.public}))
     (work / NEW_KEY_FILE).replace(work / KEY_FILE)

@@ -55,6 +55,7 @@ from shared.exchange.signing import canonical
 from shared.exchange.trust import open_record
 from shared.exchange.weights import TensorFile, write_tensors
 from shared.folder.durable import sync_folder, write_file
+from shared.folder.lock import is_at_work
 from shared.learning.run_files import RunFiles, Scored
 from shared.trouble import held_against
 
@@ -513,14 +514,16 @@ def last_launched(work: Path) -> str | None:
 def run_in_turn(work: Path) -> RunStore | None:
     """Return the run whose turn it is, or was last; None if none was begun.
 
-    Of runs that are open one alone has rounds. Before that it is the one that was launched last, or else that was begun
-    first; of runs that have ended it is the one that was launched last.
+    While a daemon is at work it is the one that was launched last, also where that has ended and its sites are still to
+    be told. Else, of runs that are open, one alone has rounds; before that it is the one that was launched last, or
+    else that was begun first; of runs that have ended it is the one that was launched last.
     """
     begun, still_open, launched = runs_in(work), open_runs(work), last_launched(work)
+    by_launch = [store for store in begun if store.run == launched]
+    at_work = by_launch if is_at_work(work) else []
     by_turn = [store for store in still_open if store.round_no]
     by_turn += [store for store in still_open if store.run == launched]
-    ended = [store for store in begun if store.run == launched]
-    return next(iter([*by_turn, *still_open, *ended, *begun[-1:]]), None)
+    return next(iter([*at_work, *by_turn, *still_open, *by_launch, *begun[-1:]]), None)
 
 
 def if_another_launch(work: Path) -> str:

@@ -26,6 +26,7 @@ from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
 from shared.exchange.records.run import BelowLast, Cosine, Falling, RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.folder.durable import write_file
+from shared.folder.lock import work_lock
 from shared.interrupts import STOPPED
 from shared.learning.answers import limit_below
 from shared.learning.methods import method_names, open_method, usual_options
@@ -279,6 +280,11 @@ def test_an_ended_run_holds_up_the_next_until_its_sites_are_told_whichever_was_b
     assert run_in_turn(work).run == "begun-later"  # type: ignore[union-attr]
     take_turn(work, PLAYED)
     assert run_in_turn(work).run == PLAYED  # type: ignore[union-attr]
+    waits = RunStore(work, "waits")
+    waits.begin(run_configuration(run="waits", sites=["north"], quorum=1), Sharing(tensors={}, start={}, personal=[]))
+    assert run_in_turn(work).run == "waits"  # type: ignore[union-attr]
+    with work_lock(work):  # a daemon is at work, and tells that run's end
+        assert run_in_turn(work).run == PLAYED  # type: ignore[union-attr]
 
 
 def test_every_problem_is_said_at_once(tmp_path: Path) -> None:

@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
 from aggregator import tracking
+from aggregator.cli import main
 from aggregator.configuration import AggregatorConfiguration, Tracking
 from aggregator.run_view import view_run
 from aggregator.setup import initialise
 from aggregator.sinks import Mlflow, Settled
+from aggregator.site import PUBLISHED, open_ledger
 from aggregator.store import RunStore
 from aggregator.tracking import Tracker, tracker
 from shared.errors import ConfigurationError
 from shared.exchange.reading import parse_yaml
+from shared.exchange.signing import canonical
 from tests.played import RUN, ended_run
 
 
@@ -109,6 +114,22 @@ def test_only_settled_rounds_are_drawn(ended: tuple[Path, RunStore], rounds: lis
     assert drawn_by_tensorboard(work / "curves" / RUN) == expected(rounds[:1])
     (tmp_path / "card.json").rename(store.home / "final" / "card.json")
     feed((work, store), tensorboard="curves")
+    assert drawn_by_tensorboard(work / "curves" / RUN) == expected(rounds)
+
+
+def test_a_launch_after_the_end_draws_what_is_missing(
+    ended: tuple[Path, RunStore], rounds: list[Settled], tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    work = tmp_path / "work"
+    shutil.copytree(ended[0], work)
+    wanted = yaml.safe_load((work / "aggregator.yaml").read_bytes()) | {"track": {"tensorboard": "curves"}}
+    (work / "aggregator.yaml").write_text(yaml.safe_dump(wanted))
+    ledger = open_ledger(home := work / "sites" / "north")
+    assert ledger is not None
+    (home / PUBLISHED).write_bytes(canonical(ledger.own_head.model_dump()))  # its hospital has been told
+    launched = CliRunner().invoke(main, ["launch", str(work / "runs" / RUN / "run.yaml"), "--work", str(work)])
+    assert f"{RUN} has ended already: " in launched.output
     assert drawn_by_tensorboard(work / "curves" / RUN) == expected(rounds)
 
 

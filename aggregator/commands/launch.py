@@ -22,7 +22,7 @@ import click
 
 from aggregator.commands import WORK
 from aggregator.configuration import MADE_BY
-from aggregator.launch import ended_before, is_told, prepare_daemon, require_named
+from aggregator.launch import ended_before, is_told, prepare_daemon, require_named, track_ended
 from aggregator.preparation import ended_already, prepare, read_run
 from aggregator.store import RunStore, if_another_launch, queued_runs
 from shared.commands import FILE_HERE, say
@@ -81,6 +81,7 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
             outcome = ended_before(work, path)
             if outcome is not None:
                 say(ended_already(run, outcome.text))
+                track_ended(work, RunStore(work, run))
             else:
                 if run not in named:
                     say(f"{run}, which was queued, is next")
@@ -92,24 +93,24 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
         if outcome is None:
             return None
         ended[run] = End(outcome.text, 0 if accept_any else _code(outcome))
-        _take_out(work, RunStore(work, run))
+        _take_out(work, RunStore(work, run), was_cut_off=bool(signals))
     return ended | failed
 
 
-def _take_out(work: Path, store: RunStore) -> None:
-    """Take a run that has ended out of the queue, once all its sites are told."""
+def _take_out(work: Path, store: RunStore, *, was_cut_off: bool) -> None:
+    """Take a run that has ended out of the queue; not while its sites were still being told, if that was cut off."""
     try:
-        if is_told(work, store):
+        if not was_cut_off or is_told(work, store):
             store.unqueue()
     except (DropfedError, OSError) as error:
         say(f"{store.run} stays in the queue: {error}", err=True)
 
 
 def _failed(store: RunStore, error: DropfedError | OSError) -> End:
-    """Report why a run cannot begin, or go on; one that was stopped before is not tried again."""
+    """Report why a run cannot begin, or go on; one that was stopped before, or has ended, is not tried again."""
     trouble = disk_trouble(error, store.home) if isinstance(error, OSError) else error
     say(str(trouble), err=True)
-    if store.stop_requested:
+    if store.stop_requested or store.is_over:
         store.unqueue()
     is_mistake = isinstance(trouble, ConfigurationError | PluginError)
     return End(str(trouble).splitlines()[0], CANNOT_BEGIN if is_mistake else ABORTED)

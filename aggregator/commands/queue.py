@@ -31,8 +31,8 @@ from shared.folder.lock import is_at_work, require_private
 def command(run_yaml: Path | None, work: Path) -> None:
     require_aggregator(work)
     if run_yaml is None:
-        waiting = [store for store in queued_runs(work) if not (store.is_over or store.round_no)]
-        say("\n".join(waiting_text(work, store) for store in waiting) or f"{work}: no run waits")
+        waiting = [store for store in queued_runs(work) if store.is_over or not store.round_no]
+        say("\n".join(_line(work, store) for store in waiting) or f"{work}: no run waits")
         return
     require_private(work)
     os.umask(0o077)
@@ -50,3 +50,9 @@ def command(run_yaml: Path | None, work: Path) -> None:
     launch = f"`dropfed-aggregator launch --work {quoted(work)}`"
     starts = "" if is_at_work(work) else f"; the aggregator is not running: {launch} starts it"
     report([Finding("ok", f"{store.run} is queued{' already' if is_queued else ''}{starts}"), *begun.remarks])
+
+
+def _line(work: Path, store: RunStore) -> str:
+    if store.is_over:
+        return f"{store.run}: has ended; `launch` tells the hospitals that were not told, `stop` takes it out"
+    return waiting_text(work, store)

@@ -1,4 +1,7 @@
-"""End RUN for good: the open round ends with the answers there are, the best model so far becomes the final one."""
+"""End RUN for good: the open round ends with the answers there are, the best model so far becomes the final one.
+
+A run that has ended, and is queued because not every hospital has been told, leaves the queue.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 import click
 
 from aggregator.commands import WORK
-from aggregator.launched import open_run, unless_running
+from aggregator.launched import find_run, open_run, unless_running
 from shared.commands import require_yes, say
 
 
@@ -16,7 +19,13 @@ from shared.commands import require_yes, say
 @WORK
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(run: str, work: Path, yes: bool) -> None:
-    store = open_run(work, run)
+    store = find_run(work, run)
+    if store.is_over and store.is_queued:
+        store.unqueue()
+        untold = "who was not told is told by the next run, or if it is launched again"
+        say(f"{run} has ended, and leaves the queue; {untold}")
+        return
+    open_run(work, run)  # it has not ended
     if not (yes or store.stop_requested):
         require_yes(f"End {run} for good? It cannot go on after that; `pause` holds it up for as long as you like.")
     store.request_stop()

@@ -228,6 +228,24 @@ def test_a_hospital_that_has_not_joined_needs_its_invite_anew(hospital: Hospital
     assert invite.stat().st_mode & 0o077 == 0
 
 
+def test_a_hospital_that_is_left_out_for_a_while_gets_the_hand_over_too(hospital: Hospital) -> None:
+    """It could not come back otherwise: who can sign its hand-over is gone then."""
+    aggregator = hospital.home / "aggregator"
+    settings = aggregator / "aggregator.yaml"
+    before = settings.read_bytes()
+    settings.write_text(yaml.safe_dump(yaml.safe_load(before) | {"sites": {}}))
+    new = rotate(aggregator)
+    assert (new.enrolled, new.invited) == (["north"], [])
+    settings.write_bytes(before)
+    hospital.site = hospital.launched()
+    hospital.site.work()
+    assert named(hospital, new.key).exit_code == 0
+    offer(hospital, "two")
+    for _ in range(2):  # the first look learns the key
+        hospital.live()
+    assert hospital.hears("two")
+
+
 def test_a_key_that_nobody_knows_is_not_handed_over(tmp_path: Path) -> None:
     initialise(tmp_path / "work", "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
     with pytest.raises(ConfigurationError, match="no hospital has joined yet"):

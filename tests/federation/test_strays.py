@@ -28,6 +28,7 @@ from site_client.daemon import Daemon
 from site_client.store import Decision, write_decision
 from tests.faults.hurried import hurried
 from tests.federation.test_folder_sync import folder_sync
+from tests.federation.test_last_resort import wait_until
 from tests.played import RUN, Played, daemon_of, ended_run, work_later
 
 OFFERED = dump_yaml(RunConfiguration(run="r", task="t", method="mean", sites=["north"], rounds=2))
@@ -182,3 +183,22 @@ def test_a_queue_does_not_wait_for_a_folder_in_which_a_person_has_to_put_somethi
         final.unlink()
         run.folder_sync.work()
     assert is_told(tmp_path / "aggregator", store) and final.read_bytes() != b"{}"
+
+
+def test_nor_does_it_wait_for_a_folder_that_cannot_be_reached_until_a_person_has_done_something(tmp_path: Path) -> None:
+    """Its worker tries for ever, and comes to no end of its own."""
+    run, store = ended_run(tmp_path)
+    away = run.drop.rename(tmp_path / "renamed")
+    with hurried():
+        run.folder_sync = folder_sync(tmp_path / "aggregator", LocalFolder(run.drop), run.stop)
+        daemon = daemon_of(run, store)
+        run.folder_sync.start()
+        wait_until(lambda: run.folder_sync.cannot_publish)
+        assert not daemon._is_over()  # alone, it waits until that is put right
+        daemon._not_offered.add("another run")
+        assert not daemon._goes_on()
+        away.rename(run.drop)
+        wait_until(lambda: is_told(tmp_path / "aggregator", store))
+        wait_until(lambda: not run.folder_sync.cannot_publish)
+        run.stop.set()
+        run.folder_sync.join()
