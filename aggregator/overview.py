@@ -169,7 +169,7 @@ def overview_of(opened: OpenedRun, view: RunView) -> Overview:
         reason=card.reason if card else view.aborted,
         trouble=_troubles(opened, view),
         since=time_text(store.stage_began),
-        waiting=[waiting_text(work, each) for each in open_runs(work) if each.run != view.run],
+        waiting=_waiting(opened),
         waits_for=waited_for,
         why=_why(store, view, waited_for, is_running=is_running),
         next=_next(opened, view, waited_for),
@@ -231,9 +231,21 @@ def _site_lines(site: SiteOverview, state: Overview) -> Iterator[str]:
         yield f"trouble: {site.trouble} (since {moment_text(site.trouble_since)}{last})"
 
 
-def waiting_text(work: Path, store: RunStore) -> str:
-    """Return a run that waits for its turn, with how many of its sites have answered."""
-    said = [site.agrees for site in view_of(open_run_files(work, store), with_open_round=False).sites.values()]
+def _waiting(opened: OpenedRun) -> list[str]:
+    """Return the runs that wait while one is looked at; what was exchanged is read once for all."""
+    known: dict[str, Mirror | None] = {**opened.ledgers}
+    others = [store for store in open_runs(opened.work) if store.run != opened.store.run]
+    return [waiting_text(opened.work, store, known) for store in others]
+
+
+def waiting_text(work: Path, store: RunStore, known: dict[str, Mirror | None]) -> str:
+    """Return a run that waits for its turn, with how many of its sites have answered.
+
+    Args:
+        known: as ``open_run_files`` takes it.
+    """
+    opened = open_run_files(work, store, known=known)
+    said = [site.agrees for site in view_of(opened, with_open_round=False).sites.values()]
     return f"{store.run}, {said.count(True)} of {pluralize(len(said), 'site')} agreed, {said.count(False)} declined"
 
 

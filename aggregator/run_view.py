@@ -334,13 +334,16 @@ def open_run_files(
     return OpenedRun(work, store, run, {site: ledger for site in run.sites if (ledger := known[site]) is not None})
 
 
-def view_run(work: Path, store: RunStore) -> RunView:
+def view_run(work: Path, store: RunStore, known: dict[str, Mirror | None] | None = None) -> RunView:
     """Return a run as it stands.
+
+    Args:
+        known: as ``open_run_files`` takes it.
 
     Raises:
         DropfedError: what is kept of the run is damaged.
     """
-    return view_of(open_run_files(work, store))
+    return view_of(open_run_files(work, store, known=known))
 
 
 def view_of(opened: OpenedRun, *, with_open_round: bool = True) -> RunView:

@@ -14,6 +14,7 @@ from aggregator.launched import find_run, runs_here
 from aggregator.run_view import view_run
 from shared.commands import AS_JSON, say
 from shared.errors import ConfigurationError
+from shared.exchange.mirror import Mirror
 
 
 @click.command(help=__doc__)
@@ -23,7 +24,8 @@ from shared.errors import ConfigurationError
 def command(runs: tuple[str, ...], work: Path, as_json: bool) -> None:
     if len(set(runs)) < max(len(runs), 2):
         raise ConfigurationError([f"compare: {' '.join(runs)}: name two runs or more, each once; {runs_here(work)}"])
-    views = [view_run(work, find_run(work, run)) for run in runs]
+    known: dict[str, Mirror | None] = {}  # each site's messages are read once for all runs
+    views = [view_run(work, find_run(work, run), known) for run in runs]
     if as_json:
         summaries = {view.run: asdict(summary_of(view)) for view in views}
         say(json.dumps({"differing": settings_that_differ(views), "runs": summaries}, indent=2))

@@ -22,6 +22,7 @@ from shared.check import Finding, report
 from shared.commands import FILE_HERE, say
 from shared.errors import ConfigurationError
 from shared.escaping import quoted
+from shared.exchange.mirror import Mirror
 from shared.folder.lock import is_at_work, require_private
 
 
@@ -32,7 +33,8 @@ def command(run_yaml: Path | None, work: Path) -> None:
     require_aggregator(work)
     if run_yaml is None:
         waiting = [store for store in queued_runs(work) if store.is_over or not store.round_no]
-        say("\n".join(_line(work, store) for store in waiting) or f"{work}: no run waits")
+        known: dict[str, Mirror | None] = {}  # each site's messages are read once for all runs
+        say("\n".join(_line(work, store, known) for store in waiting) or f"{work}: no run waits")
         return
     require_private(work)
     os.umask(0o077)
@@ -52,7 +54,7 @@ def command(run_yaml: Path | None, work: Path) -> None:
     report([Finding("ok", f"{store.run} is queued{' already' if is_queued else ''}{starts}"), *begun.remarks])
 
 
-def _line(work: Path, store: RunStore) -> str:
+def _line(work: Path, store: RunStore, known: dict[str, Mirror | None]) -> str:
     if store.is_over:
         return f"{store.run}: has ended; `launch` tells the hospitals that were not told, `stop` takes it out"
-    return waiting_text(work, store)
+    return waiting_text(work, store, known)
