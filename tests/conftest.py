@@ -12,11 +12,9 @@ import pytest
 from hypothesis import settings
 
 from aggregator.store import RunStore
-from shared.exchange.records.tensors import Sharing
 from tests.canary import without_secrets
-from tests.federation.running import run_configuration
 from tests.folder.faulty import FaultyServer
-from tests.played import RUN, TENSORS, Played
+from tests.played import Played, begun
 
 settings.register_profile("any machine", deadline=None)  # how long a test takes depends on what else runs
 settings.load_profile("any machine")
@@ -86,10 +84,7 @@ def run(tmp_path: Path) -> Played:
 @pytest.fixture
 def store(run: Played) -> RunStore:
     """What the aggregator keeps of that run, which it has just begun."""
-    store = RunStore(run.drop.parent / "aggregator", RUN)
-    configuration = run_configuration(run=RUN, sites=["north", "south"], quorum=1, rounds=1)
-    store.begin(configuration, Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
-    return store
+    return begun(run)
 
 
 @pytest.fixture

@@ -269,6 +269,14 @@ class Played:
         )
 
 
+def begun(run: Played) -> RunStore:
+    """Begin, at the aggregator, a run of one round with two sites of which one never joins."""
+    store = RunStore(run.drop.parent / "aggregator", RUN)
+    configuration = run_configuration(run=RUN, sites=["north", "south"], quorum=1, rounds=1)
+    store.begin(configuration, Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
+    return store
+
+
 def ended_run(
     home: Path, encrypt: Encrypt = "none", chosen: tuple[Sharing, Path] | None = None, **settings: object
 ) -> tuple[Played, RunStore]:

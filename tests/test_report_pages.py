@@ -48,7 +48,7 @@ from shared.learning.tolerance import probe_seed
 from shared.learning.training import evaluate
 from tests import views
 from tests.federation.running import run_configuration, staging_run, write_data
-from tests.played import RUN, TENSORS, Played, ended_run
+from tests.played import RUN, TENSORS, Played, begun, ended_run
 from tests.test_report import report
 from tests.views import view_of_rounds
 
@@ -166,10 +166,17 @@ def test_nothing_yet(run: Played, store: RunStore) -> None:
     assert rows_of(folder, "scores") == []
 
 
-def test_one_round(run: Played, store: RunStore) -> None:
+@pytest.fixture(scope="module")
+def one_round(tmp_path_factory: pytest.TempPathFactory) -> tuple[Played, Path]:
+    """A run with one round that is over, and its pages."""
+    run = Played(tmp_path_factory.mktemp("one-round"))
     run.offer_and_consent()
-    answered(run, store, [row(split, TOLD) for split in ("validation", "test")])
-    folder = pages(run)
+    answered(run, begun(run), [row(split, TOLD) for split in ("validation", "test")])
+    return run, pages(run)
+
+
+def test_one_round(one_round: tuple[Played, Path]) -> None:
+    _, folder = one_round
     page = page_of(folder)
     assert all(f'<section id="{section}"' in page for section in SECTIONS)
     assert_loads_nothing(page)
@@ -262,16 +269,15 @@ def test_hostile_text_is_text(run: Played, store: RunStore) -> None:
     assert rows_of(folder, "verdicts")[0]["reason"] == f"'{HOSTILE}"
 
 
-def test_the_same_run_gives_the_same_bytes(run: Played, store: RunStore) -> None:
-    run.offer_and_consent()
-    answered(run, store, [row(split, TOLD) for split in ("validation", "test")])
+def test_the_same_run_gives_the_same_bytes(one_round: tuple[Played, Path]) -> None:
+    run, before = one_round
     made = re.compile(rb"<dt>Page made</dt><dd>\d{4}-\d\d-\d\d [\d:]{8}[+-]\d\d:\d\d</dd>")
     first, second = (
         {path.relative_to(folder): made.sub(b"", path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
-        for folder in (pages(run, "first"), pages(run, "second"))
+        for folder in (before, pages(run, "again"))
     )
     assert first == second
-    assert made.search((run.drop.parent / "first" / "report.html").read_bytes())
+    assert made.search((before / "report.html").read_bytes())
 
 
 def test_pages_are_not_mixed_with_the_other_forms(run: Played, store: RunStore) -> None:
