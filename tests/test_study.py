@@ -103,15 +103,16 @@ def cells_of(path):
 
 def test_a_study_is_played_resumed_after_a_kill_and_tabled(data, play):
     path, home = written(data), data / "small"
+    cells = cells_of(path)
     process = subprocess.Popen(command(path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 240
-    while not [cell for cell in cells_of(path) if result_of(home, cell)] and time.monotonic() < deadline:
+    while not [cell for cell in cells if result_of(home, cell)] and time.monotonic() < deadline:
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "stopped; the same command goes on" in said and "Traceback" not in said
-    finished = [home / "cells" / cell.name / "result.json" for cell in cells_of(path) if result_of(home, cell)]
+    finished = [home / "cells" / cell.name / "result.json" for cell in cells if result_of(home, cell)]
     early = {result: result.stat().st_mtime_ns for result in finished}
     assert early
     assert f"{len(early)} of 3 cells are finished." in (home / "report.html").read_text()
@@ -128,7 +129,7 @@ def test_a_study_is_played_resumed_after_a_kill_and_tabled(data, play):
     assert tested == {(arm, *pair) for arm in ("internal", "FedAvg") for pair in both} | {
         ("combined, equal", "all-sites", site) for site in SITES
     }
-    by_name = {cell.digest: cell for cell in cells_of(path)}
+    by_name = {cell.digest: cell for cell in cells}
     for row in rows:
         assert by_name[row["configuration"]].arm == row["arm"]
         assert row["split"] in {"validation", "test", "noise-0.01"}
@@ -143,7 +144,7 @@ def test_a_study_is_played_resumed_after_a_kill_and_tabled(data, play):
             for predicted in home.glob(f"cells/*/predictions/*/{site}.test.csv")
         }
         assert len(tested_on) == 1
-    predictions = home / "cells" / next(cell for cell in cells_of(path) if cell.arm == "internal").name / "predictions"
+    predictions = home / "cells" / next(cell for cell in cells if cell.arm == "internal").name / "predictions"
     for row in csv.DictReader((predictions / "north" / "south.test.csv").open()):
         assert sum(float(row[f"probability_{grade}"]) for grade in range(4)) == pytest.approx(1)
 
