@@ -74,6 +74,7 @@ class Daemon:
         waiting: returns the runs that come later, in their order; they may become more. Their sites are asked already
             whether they agree.
         open_sites: returns sites by their names, for those of such runs alone.
+        others_wait: returns whether any other run is to be played after this one, also one that cannot be begun yet.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Daemon:
         beside: AbstractContextManager[None] | None = None,
         waiting: Callable[[], Sequence[RunStore]] = tuple,
         open_sites: Callable[[Collection[str]], Sequence[FolderSync]] = lambda _names: (),
+        others_wait: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._run = store.configuration()
@@ -98,6 +100,7 @@ class Daemon:
         self._all_sites = self._sites
         self._list_waiting = waiting
         self._open_sites = open_sites
+        self._others_wait = others_wait
         self._waiting_runs: dict[str, tuple[RunStore, RunConfiguration, Sharing]] = {}
         self._not_offered: set[str] = set()  # waiting runs that are offered in their own turn alone
         self._work = work
@@ -245,7 +248,7 @@ class Daemon:
         """
         if site.channel is None or not site.channel.outbox.has_unpublished:
             return False
-        return not (site.cannot_publish and (self._waiting_runs or self._not_offered))
+        return not (site.cannot_publish and self._others_wait())
 
     def _tell_who_was_not_told(self) -> None:
         for name, channel in self._channels.items():

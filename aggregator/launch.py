@@ -41,7 +41,7 @@ def prepare_daemon(
 
     Args:
         waiting: the RUN.yaml of runs that come later, by their names; those that can be begun already are offered
-            meanwhile.
+            meanwhile, and none waits for a folder that a person has to see to.
 
     Raises:
         ConfigurationError: every problem; see ``prepare``.
@@ -80,6 +80,7 @@ def prepare_daemon(
         beside=tracker(work, store, configuration.track, configuration.federation),
         waiting=lambda: [*come_later, *queued_runs(work)],
         open_sites=open_sites,
+        others_wait=lambda: bool(waiting) or any(each.run != run.run for each in queued_runs(work)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aggregator.configuration import require_aggregator
-from aggregator.store import RunStore, runs_in
+from aggregator.store import RunStore, last_launched, runs_in
 from shared.errors import ConfigurationError
 from shared.folder.lock import is_at_work
 
@@ -47,9 +47,23 @@ def open_run(work: Path, run: str) -> RunStore:
     Raises:
         ConfigurationError: there is no such directory, no such run here, or it has ended.
     """
-    store = find_run(work, run)
+    require_open(store := find_run(work, run))
+    return store
+
+
+def require_open(store: RunStore) -> None:
+    """Check that a run has not ended.
+
+    Raises:
+        ConfigurationError: it has.
+    """
+    run = store.run
     if (card := store.card()) is not None:
         raise ConfigurationError([f"{run} has ended already: {card.reason}; its model is {store.final_model}"])
     if (reason := store.aborted()) is not None:
         raise ConfigurationError([f"{run} was aborted: {reason}; launch a new run"])
-    return store
+
+
+def is_being_told(store: RunStore, work: Path) -> bool:
+    """Return whether an aggregator is at work that tells the sites of a run's end."""
+    return store.is_over and is_at_work(work) and last_launched(work) == store.run

@@ -9,15 +9,18 @@ launch, and a hospital follows once a person there has named the new key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.setup import write_invite
+from aggregator.configuration import read_configuration
+from aggregator.setup import invite_path, write_invite
 from aggregator.site import open_ledger, read_invite
-from shared.errors import ConfigurationError
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError
 from shared.exchange.handovers import hand_over
 from shared.exchange.mirror import Mirror
+from shared.exchange.names import is_name
+from shared.exchange.records.messages import Invite
 from shared.exchange.signing import KEY_FILE, NEW_KEY_FILE, SigningKey
 from shared.folder.durable import sync_folder
 
@@ -30,29 +33,61 @@ class Rotation:
         key: the new public key.
         enrolled: the hospitals that have to name it before they go on.
         invited: those that have not joined yet, and need their invite anew.
+        lost: those that no longer stand in ``aggregator.yaml`` and know neither this key nor the one before.
     """
 
     key: str
     enrolled: Sequence[str]
     invited: Sequence[str]
+    lost: Sequence[str]
 
 
-def require_rotatable(work: Path) -> tuple[SigningKey, dict[str, Mirror]]:
-    """Check that there is a key here that can hand over; return it, and what was exchanged with each hospital.
+@dataclass(frozen=True)
+class Rotatable:
+    """What a new key is handed over with, and to whom.
+
+    Args:
+        key: the present one.
+        ledgers: what was exchanged with each hospital that can follow.
+        invites: of those that have not joined yet.
+        lost: as in ``Rotation``.
+    """
+
+    key: SigningKey
+    ledgers: Mapping[str, Mirror]
+    invites: Mapping[str, Invite]
+    lost: Sequence[str]
+
+
+def require_rotatable(work: Path) -> Rotatable:
+    """Check that there is a key here that can hand over; return what that takes.
 
     Raises:
         ConfigurationError: no hospital has joined yet.
         ActionRequiredError: the present key is not there, or is not the one to hand over.
     """
     key, new = SigningKey.at(work / KEY_FILE), work / NEW_KEY_FILE
-    homes = {home.name: home for home in sorted(work.glob("sites/*/"))}
-    ledgers = {site: ledger for site, home in homes.items() if (ledger := open_ledger(home)) is not None}
+    told = {key.public, *([SigningKey.at(new).public] if new.exists() else [])}  # of a rotation that was cut off
+    configured = read_configuration(work).sites
+    ledgers: dict[str, Mirror] = {}
+    invites: dict[str, Invite] = {}
+    lost: list[str] = []
+    for site in sorted({*configured, *filter(is_name, (home.name for home in work.glob("sites/*/")))}):
+        try:
+            ledger = open_ledger(work / "sites" / site)
+            if ledger is None and (site in configured or invite_path(work, site).exists()):
+                invites[site] = read_invite(work, site)
+            elif ledger is not None and ledger.own.newest_key not in told:
+                open_ledger(work / "sites" / site, key=key.public)  # raises
+            elif ledger is not None:
+                ledgers[site] = ledger
+        except DropfedError as error:
+            if site in configured:
+                raise ActionRequiredError(f"{site}: {error}") from error
+            lost.append(site)  # of one that is left out nobody waits for anything
     if not ledgers:
         raise ConfigurationError([f"{work}: no hospital has joined yet, so that nobody knows this key: begin anew"])
-    for site, ledger in ledgers.items():
-        if not (new.exists() and SigningKey.at(new).public == ledger.own.newest_key):  # of a rotation that was cut off
-            open_ledger(homes[site], key=key.public)
-    return key, ledgers
+    return Rotatable(key, ledgers, invites, lost)
 
 
 def rotate(work: Path) -> Rotation:
@@ -61,14 +96,13 @@ def rotate(work: Path) -> Rotation:
     Raises:
         ConfigurationError, ActionRequiredError: as ``require_rotatable``.
     """
-    key, ledgers = require_rotatable(work)
+    found = require_rotatable(work)
     new = SigningKey.made_at(work / NEW_KEY_FILE)
-    for ledger in ledgers.values():
+    for ledger in found.ledgers.values():
         if ledger.own.newest_key != new.public:
-            hand_over(ledger.own, ledger.root, key, new.public, ledger.own_head)
-    invited = sorted({path.stem for path in work.glob("invites/*.json")} - ledgers.keys())
-    for site in invited:
-        write_invite(work, site, read_invite(work, site).model_copy(update={"aggregator_key": new.public}))
+            hand_over(ledger.own, ledger.root, found.key, new.public, ledger.own_head)
+    for site, invite in found.invites.items():
+        write_invite(work, site, invite.model_copy(update={"aggregator_key": new.public}))
     (work / NEW_KEY_FILE).replace(work / KEY_FILE)
     sync_folder(work)
-    return Rotation(new.public, [*ledgers], invited)
+    return Rotation(new.public, [*found.ledgers], [*found.invites], found.lost)

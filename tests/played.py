@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -322,7 +322,9 @@ def ended_run(
     return played, store
 
 
-def daemon_of(run: Played, store: RunStore, *waiting: RunStore) -> Daemon:
+def daemon_of(
+    run: Played, store: RunStore, *waiting: RunStore, others_wait: Callable[[], bool] = lambda: False
+) -> Daemon:
     """The aggregator's daemon over a played run's one site, without what rounds are computed with."""
     nothing: Any = None
     return Daemon(
@@ -334,4 +336,5 @@ def daemon_of(run: Played, store: RunStore, *waiting: RunStore) -> Daemon:
         stop=run.stop,
         news=threading.Event(),
         waiting=lambda: waiting,
+        others_wait=others_wait,
     )

@@ -81,7 +81,7 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
             outcome = ended_before(work, path)
             if outcome is not None:
                 say(ended_already(run, outcome.text))
-                track_ended(work, RunStore(work, run))
+                _track(work, RunStore(work, run), signals)
             else:
                 if run not in named:
                     say(f"{run}, which was queued, is next")
@@ -97,6 +97,19 @@ def _play(work: Path, named: Mapping[str, Path], accept_any: bool) -> dict[str, 
     return ended | failed
 
 
+def _track(work: Path, store: RunStore, signals: list[int]) -> None:
+    """Give what tracks runs what it lacks of one that has ended, whose end does not depend on that.
+
+    Args:
+        signals: those that come meanwhile are noted there.
+    """
+    try:
+        with stopped_by_signals(threading.Event(), signals):
+            track_ended(work, store)
+    except (DropfedError, OSError) as error:
+        say(f"{store.run} is not tracked any further: {error}", err=True)
+
+
 def _take_out(work: Path, store: RunStore, *, was_cut_off: bool) -> None:
     """Take a run that has ended out of the queue; not while its sites were still being told, if that was cut off."""
     try:
@@ -107,10 +120,10 @@ def _take_out(work: Path, store: RunStore, *, was_cut_off: bool) -> None:
 
 
 def _failed(store: RunStore, error: DropfedError | OSError) -> End:
-    """Report why a run cannot begin, or go on; one that was stopped before, or has ended, is not tried again."""
+    """Report why a run cannot begin, or go on; one that was stopped before is not tried again."""
     trouble = disk_trouble(error, store.home) if isinstance(error, OSError) else error
     say(str(trouble), err=True)
-    if store.stop_requested or store.is_over:
+    if store.stop_requested:
         store.unqueue()
     is_mistake = isinstance(trouble, ConfigurationError | PluginError)
     return End(str(trouble).splitlines()[0], CANNOT_BEGIN if is_mistake else ABORTED)

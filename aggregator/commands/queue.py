@@ -1,7 +1,8 @@
 """Have the run that RUN_YAML describes wait for its turn, while another goes on or before any does.
 
 If an aggregator is at work, sites are asked as soon as no round is open in their folders; `launch` plays the run when
-those before it have ended. Without RUN_YAML: list the queued runs. To take one back, `stop` it.
+those before it have ended. Without RUN_YAML: list the queued runs that have no round yet, and those that have ended and
+whose hospitals are not all told. To take one back, `stop` it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import click
 from aggregator.commands import WORK
 from aggregator.configuration import require_aggregator
 from aggregator.launch import begin_early
+from aggregator.launched import is_being_told
 from aggregator.overview import waiting_text
 from aggregator.preparation import ended_already, read_run
 from aggregator.store import RunStore, last_launched, queued_runs
@@ -55,6 +57,8 @@ def command(run_yaml: Path | None, work: Path) -> None:
 
 
 def _line(work: Path, store: RunStore, known: dict[str, Mirror | None]) -> str:
+    if is_being_told(store, work):
+        return f"{store.run}: has ended, and its hospitals are being told"
     if store.is_over:
         return f"{store.run}: has ended; `launch` tells the hospitals that were not told, `stop` takes it out"
     return waiting_text(work, store, known)

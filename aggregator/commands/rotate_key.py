@@ -33,4 +33,7 @@ def command(work: Path, yes: bool) -> None:
     say(f"tell {', '.join(rotated.enrolled)} by telephone, to name it: `dropfed-site accept-key {rotated.key}`")
     for site in rotated.invited:
         say(f"{site} has not joined yet: send its people invites/{site}.json anew, for the one before is void")
+    for site in rotated.lost:
+        left_out = f"{site} is left out of aggregator.yaml"
+        say(f"{left_out}, and cannot follow this key: invite it under another name", err=True)
     say(f"put {work / KEY_FILE} into the backup in place of the old one")

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from aggregator.commands import WORK
-from aggregator.launched import find_run, open_run, unless_running
+from aggregator.launched import find_run, is_being_told, require_open, unless_running
 from shared.commands import require_yes, say
 
 
@@ -20,12 +20,12 @@ from shared.commands import require_yes, say
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(run: str, work: Path, yes: bool) -> None:
     store = find_run(work, run)
-    if store.is_over and store.is_queued:
+    if store.is_over and store.is_queued and not is_being_told(store, work):
         store.unqueue()
         untold = "who was not told is told by the next run, or if it is launched again"
         say(f"{run} has ended, and leaves the queue; {untold}")
         return
-    open_run(work, run)  # it has not ended
+    require_open(store)
     if not (yes or store.stop_requested):
         require_yes(f"End {run} for good? It cannot go on after that; `pause` holds it up for as long as you like.")
     store.request_stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -233,9 +234,11 @@ def test_a_hospital_that_is_left_out_for_a_while_gets_the_hand_over_too(hospital
     aggregator = hospital.home / "aggregator"
     settings = aggregator / "aggregator.yaml"
     before = settings.read_bytes()
-    settings.write_text(yaml.safe_dump(yaml.safe_load(before) | {"sites": {}}))
+    initialise(aggregator, "retina", {"south": "http://127.0.0.1/south/"}, AGGREGATOR)
+    written = yaml.safe_load(settings.read_bytes())
+    settings.write_text(yaml.safe_dump(written | {"sites": {"south": written["sites"]["south"]}}))
     new = rotate(aggregator)
-    assert (new.enrolled, new.invited) == (["north"], [])
+    assert (new.enrolled, new.invited) == (["north"], ["south"])
     settings.write_bytes(before)
     hospital.site = hospital.launched()
     hospital.site.work()
@@ -244,6 +247,22 @@ def test_a_hospital_that_is_left_out_for_a_while_gets_the_hand_over_too(hospital
     for _ in range(2):  # the first look learns the key
         hospital.live()
     assert hospital.hears("two")
+
+
+def test_who_was_left_out_in_an_earlier_hand_over_holds_up_no_later_one(hospital: Hospital, tmp_path: Path) -> None:
+    aggregator = hospital.home / "aggregator"
+    gone = aggregator / "sites" / "gone"
+    shutil.copytree(aggregator / "sites" / "north", tmp_path / "before")
+    rotate(aggregator)
+    shutil.copytree(tmp_path / "before", gone)
+    (aggregator / "sites" / "a copy (1)").mkdir()
+    (aggregator / "invites" / "copied.json").write_text("{}")
+    result = CliRunner().invoke(aggregator_command, ["rotate-key", "--yes", "--work", str(aggregator)])
+    assert result.exit_code == 0 and "gone is left out of aggregator.yaml, and cannot follow this key" in result.output
+    shutil.rmtree(aggregator / "sites" / "north")
+    gone.rename(aggregator / "sites" / "north")  # of one that takes part, it is in the way
+    with pytest.raises(ActionRequiredError, match=r"^north: aggregator signs with the key "):
+        rotate(aggregator)
 
 
 def test_a_key_that_nobody_knows_is_not_handed_over(tmp_path: Path) -> None:

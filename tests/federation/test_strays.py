@@ -166,15 +166,16 @@ def test_a_queue_does_not_wait_for_a_folder_in_which_a_person_has_to_put_somethi
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, store = ended_run(tmp_path)
+    others = False
     final = run.drop / MessageRef("final", RUN).manifest
     final.write_bytes(b"{}")
     with hurried():
         run.folder_sync = folder_sync(tmp_path / "aggregator", LocalFolder(run.drop), run.stop)
-        daemon = daemon_of(run, store)
+        daemon = daemon_of(run, store, others_wait=lambda: others)
         run.folder_sync.work()
         assert run.folder_sync.cannot_publish and run.folder_sync.channel is not None
         assert not daemon._is_over()  # alone, it waits until that is put right
-        daemon._not_offered.add("another run")
+        others = True
         assert not daemon._goes_on()
         run.folder_sync.cannot_publish = False  # as where its worker is cut off at its next try
         assert daemon.outcome is not None and daemon.final_model is not None
@@ -188,14 +189,15 @@ def test_a_queue_does_not_wait_for_a_folder_in_which_a_person_has_to_put_somethi
 def test_nor_does_it_wait_for_a_folder_that_cannot_be_reached_until_a_person_has_done_something(tmp_path: Path) -> None:
     """Its worker tries for ever, and comes to no end of its own."""
     run, store = ended_run(tmp_path)
+    others = False
     away = run.drop.rename(tmp_path / "renamed")
     with hurried():
         run.folder_sync = folder_sync(tmp_path / "aggregator", LocalFolder(run.drop), run.stop)
-        daemon = daemon_of(run, store)
+        daemon = daemon_of(run, store, others_wait=lambda: others)
         run.folder_sync.start()
         wait_until(lambda: run.folder_sync.cannot_publish)
         assert not daemon._is_over()  # alone, it waits until that is put right
-        daemon._not_offered.add("another run")
+        others = True
         assert not daemon._goes_on()
         away.rename(run.drop)
         wait_until(lambda: is_told(tmp_path / "aggregator", store))
