@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shared.audit.archive import Archive, is_address
 from shared.audit.reading import Reading
+from shared.audit.together import find_together
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MessageRef
@@ -47,6 +48,7 @@ def read_folders(archive: Archive, aggregator_key: str | None = None) -> dict[st
             other = of_site.setdefault(federation.site, name)
             if other != name:
                 raise ConfigurationError([f"{name}: is a second folder of {federation.site}, as {other} is; name one"])
+    find_together(_opened(readings))
     return readings
 
 
@@ -77,7 +79,7 @@ def by_site(folders: Mapping[str, Reading]) -> dict[str, Reading]:
     Raises:
         RejectedError: none does.
     """
-    readings = {reading.federation.site: reading for reading in folders.values() if reading.federation is not None}
+    readings = _opened(folders)
     for name, reading in folders.items() if not readings else ():
         try:
             reading.opened  # noqa: B018  (raises)
@@ -87,7 +89,13 @@ def by_site(folders: Mapping[str, Reading]) -> dict[str, Reading]:
                 f"{error.reason}; nothing of this folder can be told: see what `dropfed-audit verify` says of it, or "
                 "have it copied anew, whole",
             ) from None
-    return dict(sorted(readings.items()))
+    return readings
+
+
+def _opened(folders: Mapping[str, Reading]) -> dict[str, Reading]:
+    """Return the folders that say whose they are by their sites, in the order of these."""
+    opened = [reading for reading in folders.values() if reading.federation is not None]
+    return {reading.opened.site: reading for reading in sorted(opened, key=lambda reading: reading.opened.site)}
 
 
 def titles(folders: Mapping[str, Reading]) -> dict[str, str]:
@@ -114,7 +122,7 @@ def remarks(folders: Mapping[str, Reading]) -> Iterator[str]:
     for name, reading in folders.items():
         if reading.federation is not None and reading.federation.site != _last_of(name):
             yield f"{name}: holds the folder of {reading.federation.site}"
-    readings = {reading.federation.site: reading for reading in folders.values() if reading.federation is not None}
+    readings = _opened(folders)
     runs = sorted({run for reading in readings.values() for run in reading.runs})
     broken = {_last_of(name) for name in unnamed(folders)}
     absent: dict[str, list[str]] = defaultdict(list)

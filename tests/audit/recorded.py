@@ -18,7 +18,7 @@ from shared.exchange.names import AGGREGATOR, Kind, MessageRef
 from shared.exchange.reading import dump_yaml
 from shared.exchange.readme import README_TEXT
 from shared.exchange.records.answers import Consent
-from shared.exchange.records.messages import Federation, Manifest, SiteCard
+from shared.exchange.records.messages import Federation, Head, Manifest, SiteCard, Status
 from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.tensors import TensorList
 from shared.exchange.records.values import now_text
@@ -129,6 +129,26 @@ class Recorded:
         for site in self.run.sites:
             self._send(site, MessageRef("final", self.run.run), self.store.final_files(site))
         return self
+
+    def beat(self, site: str) -> None:
+        """A site says where it stands: at the newest messages of both sides."""
+        heads = {site: Head(), AGGREGATOR: Head()}
+        for (whose, _), message in self.messages.items():
+            if whose == site:
+                heads[message.manifest.sender] = message.head
+        status = Status(
+            federation=FEDERATION,
+            site=site,
+            time=now_text(),
+            phase="waiting",
+            run=None,
+            round=0,
+            progress_percent=0,
+            trouble=None,
+            own_head=heads[site],
+            aggregator_head=heads[AGGREGATOR],
+        )
+        (self.folders / site / names.STATUS).write_bytes(self.keys[site].sign(status.model_dump()))
 
     def _consent(self, site: str) -> None:
         images = {"train": str(20 + 10 * self.run.sites.index(site)), "validation": "10"}
