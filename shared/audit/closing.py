@@ -13,7 +13,7 @@ fixes every byte that was exchanged in the run, also of what a run's own rule ha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -121,10 +121,13 @@ class Compared:
     unchecked: Sequence[str]
 
 
-def check(content: bytes, found: Closing, signer: str | None = None, *, shown_as: str) -> Compared:
+def check(
+    content: bytes, found: Closing, signer: str | None = None, *, here: Collection[str], shown_as: str
+) -> Compared:
     """Compare a signed statement with what is here.
 
     Args:
+        here: the sites whose folders are here, whether they have anything of the run or not.
         signer: the public key that must have signed it, if it is known from elsewhere.
         shown_as: the name of its file.
 
@@ -144,29 +147,30 @@ def check(content: bytes, found: Closing, signer: str | None = None, *, shown_as
     if signer is None:
         whose += "; nobody vouches for that key: compare it with what the auditor gave you, or name that with --signer"
     strange = [f"it is signed by another key than {signer}"] if signer not in (None, key) else []
-    return Compared(whose, [*strange, *_differences(said, found)], [*_unchecked(said, found)])
+    return Compared(whose, [*strange, *_differences(said, found, here)], [*_unchecked(said, found, here)])
 
 
 def _is_of_another(said: Closing, found: Closing) -> bool:
     return (said.federation, said.run) != (found.federation, found.run)
 
 
-def _unchecked(said: Closing, found: Closing) -> Iterator[str]:
+def _unchecked(said: Closing, found: Closing, here: Collection[str]) -> Iterator[str]:
     if _is_of_another(said, found):
         yield f"it is of run {said.run} of {said.federation}, here is {found.run} of {found.federation}"
         return
-    for site in sorted(said.sites.keys() - found.sites.keys()):
+    for site in sorted(said.sites.keys() - {*here}):
         yield f"it covers {site}, whose folder is not here"
 
 
-def _differences(said: Closing, found: Closing) -> Iterator[str]:
+def _differences(said: Closing, found: Closing, here: Collection[str]) -> Iterator[str]:
     if _is_of_another(said, found):
         return
     for site in sorted(said.sites.keys() | found.sites.keys()):
         one, other = said.sites.get(site), found.sites.get(site)
         if other is None:
-            continue  # of what is not here nothing differs
-        if one is None:
+            if site in here:  # of what is not here nothing differs
+                yield f"it covers {site}, whose folder has no manifest of the run"
+        elif one is None:
             yield f"it does not cover {site}, whose folder is here"
         elif one != other:
             here = f"here are {other.manifests} under {other.root}"

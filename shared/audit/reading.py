@@ -139,6 +139,10 @@ class Reading(Ledger):
             first[message.ref.run] = min(created, first.get(message.ref.run, created))
         return first
 
+    def has_any_of(self, run: str) -> bool:
+        """Return whether there is a message of a run here, or a file or folder in the place of one."""
+        return any(ref.run == run for ref in self.by_ref)
+
     def key_of(self, message: Message) -> str:
         """Return the public key that signed a message."""
         return (self.site if message.ref.is_from_site else self.aggregator).key_of(message.manifest.seq)

@@ -15,7 +15,17 @@ from typing import Any
 from shared.audit.closing import closing
 from shared.audit.difference import final_model, flat
 from shared.audit.reading import NOT_OPENED, UNKNOWN, Reading
-from shared.audit.sites import absent_sites, by_site, remarks, rounds_of, settings_of, sharing_of, titles, unnamed
+from shared.audit.sites import (
+    absent_sites,
+    by_site,
+    empty_sites,
+    remarks,
+    rounds_of,
+    settings_of,
+    sharing_of,
+    titles,
+    unnamed,
+)
 from shared.audit.verify import Audit
 from shared.doors.numbers import finite
 from shared.exchange import names
@@ -202,7 +212,8 @@ def _run(readings: Mapping[str, Reading], run: str) -> Document:
         "summary": _summary(settings),
         "stays": _stays(listed),
         "sites": sites,
-        "not_here": absent_sites(offered, run),
+        "not_here": absent_sites(readings, run),
+        "empty": empty_sites(readings, run),
         "rounds": [_round(offered, run, number, settings) for number in rounds_of(offered, run)],
         "verdicts": dict(sum((Counter(site["verdicts"]) for site in sites.values()), Counter())),
         "outcome": _outcome(offered, run),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shared.audit.archive import Archive, is_address
 from shared.audit.reading import Reading
-from shared.audit.together import find_together
+from shared.audit.together import find_together, took_part
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MessageRef
@@ -125,12 +125,17 @@ def remarks(folders: Mapping[str, Reading]) -> Iterator[str]:
     readings = _opened(folders)
     runs = sorted({run for reading in readings.values() for run in reading.runs})
     broken = {_last_of(name) for name in unnamed(folders)}
-    absent: dict[str, list[str]] = defaultdict(list)
+    absent, empty = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for run in runs:
         for site in set(absent_sites(readings, run)) - broken:
             absent[site].append(run)
+        for site in set(empty_sites(readings, run)) - took_part(readings, run).keys():
+            empty[site].append(run)
     for site, its_runs in sorted(absent.items()):
         yield f"{site}: is of run {', '.join(its_runs)}, and its folder is not here: nothing of it was checked"
+    for site, its_runs in sorted(empty.items()):
+        why = "it was never offered, or all of it was taken away"
+        yield f"{site}: is of run {', '.join(its_runs)}, and its folder has nothing of it: {why}"
     for run in runs:
         for site in open_folders(readings, run):
             yield f"{site}: run {run} has not ended in this folder"
@@ -177,6 +182,13 @@ def absent_sites(readings: Mapping[str, Reading], run: str) -> list[str]:
     """Return the sites of a run whose folder is not here, by its offer."""
     settings = settings_of(readings, run)
     return sorted(set(settings.sites) - readings.keys()) if settings else []
+
+
+def empty_sites(readings: Mapping[str, Reading], run: str) -> list[str]:
+    """Return the sites of a run whose folder is here and has nothing of it, by its offer."""
+    settings = settings_of(readings, run)
+    sites = settings.sites if settings else ()
+    return sorted(site for site in sites if site in readings and not readings[site].has_any_of(run))
 
 
 def open_folders(readings: Mapping[str, Reading], run: str) -> list[str]:

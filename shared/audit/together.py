@@ -2,6 +2,7 @@
 
 offers      every hospital of a run was offered the same
 cards       and was told the same of the final model, also where that is the hospital's own
+runs        a hospital that a card says took part has something of the run in its folder
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from shared.audit.reading import HiddenError, Reading
 from shared.errors import RejectedError
 from shared.exchange import names
 from shared.exchange.names import Kind, MessageRef
+from shared.exchange.records.verdicts import FinalCard
 
 _ALIKE: Mapping[Kind, tuple[tuple[str, ...], str]] = {
     "offer": ((names.RUN_CONFIGURATION, names.TENSORS, names.START), "all hospitals of a run are offered the same"),
@@ -30,6 +32,21 @@ def find_together(readings: Mapping[str, Reading]) -> None:
         for kind, (files, why) in _ALIKE.items():
             for name in files:
                 _find_unlike(readings, MessageRef(kind, run), name, why)
+        for site, told_in in took_part(readings, run).items():
+            if site in readings and not readings[site].has_any_of(run):
+                what = f"is missing, as is all else of the run: the final card in the folder of {told_in} says that "
+                readings[site].find(MessageRef("offer", run).manifest, f"{what}{site} took part")
+
+
+def took_part(readings: Mapping[str, Reading], run: str) -> dict[str, str]:
+    """Return the sites that signed cards of the final model say took part in a run, and in whose folder one says so."""
+    return {
+        named: site
+        for site, reading in readings.items()
+        if (card := reading.record_or_none(MessageRef("final", run), FinalCard)) is not None
+        for sites in card.took_part.values()
+        for named in sites
+    }
 
 
 def _find_unlike(readings: Mapping[str, Reading], ref: MessageRef, name: str, why: str) -> None:

@@ -110,7 +110,7 @@ class Recorded:
     def play(self) -> Recorded:
         """All of it, to the final model."""
         for site in self.run.sites:
-            self._send(site, MessageRef("offer", self.run.run), self.store.offer_files(self.run, self.store.sharing()))
+            self.send(site, MessageRef("offer", self.run.run), self.store.offer_files(self.run, self.store.sharing()))
         for site in self.run.sites:
             if site not in self._agree_late:
                 self._consent(site)
@@ -127,7 +127,7 @@ class Recorded:
         self._aggregation.choose(card.chosen_round)
         self.store.write_card(card)
         for site in self.run.sites:
-            self._send(site, MessageRef("final", self.run.run), self.store.final_files(site))
+            self.send(site, MessageRef("final", self.run.run), self.store.final_files(site))
         return self
 
     def beat(self, site: str) -> None:
@@ -153,9 +153,9 @@ class Recorded:
     def _consent(self, site: str) -> None:
         images = {"train": str(20 + 10 * self.run.sites.index(site)), "validation": "10"}
         consent = Consent(run=self.run.run, agrees=True, reason="", images=images)
-        self._send(site, MessageRef("consent", self.run.run), {names.CONSENT: canonical(consent.model_dump())})
+        self.send(site, MessageRef("consent", self.run.run), {names.CONSENT: canonical(consent.model_dump())})
 
-    def _send(self, site: str, ref: MessageRef, files: dict[str, bytes | Path]) -> None:
+    def send(self, site: str, ref: MessageRef, files: dict[str, bytes | Path]) -> None:
         """Put a message into a folder, as its sender does."""
         sender = site if ref.is_from_site else AGGREGATOR
         sent = [message for message in self.messages.values() if message.manifest.site == site]
@@ -226,7 +226,7 @@ class Recorded:
         elif trains:
             self._aggregation.leave(number)
         for site, verdict in self._verdicts[number].items():
-            self._send(site, MessageRef("verdict", run.run, number), {names.VERDICT: canonical(verdict.model_dump())})
+            self.send(site, MessageRef("verdict", run.run, number), {names.VERDICT: canonical(verdict.model_dump())})
             if (site, number) in self._late:
                 self._came_late[site] = self._answer(site, number, trains=trains)[0].files[MODEL]
 
@@ -255,7 +255,7 @@ class Recorded:
         }
         for group in self._listed.to_site:
             to_site[names.state_file(group)] = self.store.state_path(number - 1, group)
-        self._send(site, MessageRef("round", run.run, number), to_site)
+        self.send(site, MessageRef("round", run.run, number), to_site)
 
     def _answer(self, site: str, number: int, *, trains: bool) -> tuple[Update, Scored]:
         """It answers: every tensor moved by a draw of its own."""
@@ -281,7 +281,7 @@ class Recorded:
                 random = np.random.default_rng([number, run.sites.index(site), 7])
                 write_tensors(path, listed, lambda name, listed=listed, random=random: _drawn(listed, name, random))  # type: ignore[misc]
             from_site[names.state_file(group)] = path
-        self._send(site, MessageRef("update", run.run, number), from_site)
+        self.send(site, MessageRef("update", run.run, number), from_site)
         self._tables.setdefault(number, {})[site] = read_metrics(table, names.METRICS)
         score = str(SCORE) if trains else None
         return Update(files, 20 + 10 * run.sites.index(site)), Scored(score=score, theta=None, reason="")

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from shared.audit.cli import main
 from shared.exchange import names
 from shared.exchange.names import MessageRef
+from shared.exchange.records.messages import Head, Status
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.signing import canonical
 from shared.exchange.weights import entry_of
@@ -74,3 +75,41 @@ def test_two_cards_of_one_final_model_are_found(tmp_path: Path) -> None:
     code, said, _ = verified(run.folders)
     assert code == 1
     assert said.startswith(f"{card}: is not what east was sent, and all hospitals of a run are told the same")
+
+
+def without_its_run(folders: Path, run: Recorded, site: str) -> None:
+    """Take a whole run out of a folder, back to a heartbeat from before its offer."""
+    shutil.rmtree(folders / site / names.RUNS)
+    heartbeat = Status.model_validate(json.loads((folders / site / names.STATUS).read_bytes())["body"])
+    heads = {"own_head": Head(), "aggregator_head": Head()}
+    signed = run.keys[site].sign(heartbeat.model_copy(update=heads).model_dump())
+    (folders / site / names.STATUS).write_bytes(signed)
+
+
+def test_a_whole_run_that_was_taken_out_of_one_folder_is_found(played: Recorded, folders: Path, tmp_path: Path) -> None:
+    key, signed = tmp_path / "auditor.key", tmp_path / "closing.json"
+    CliRunner().invoke(main, ["make-key", str(key)])
+    sign = ["digest", RUN, str(folders), "--sign", str(key), "--output", str(signed)]
+    assert CliRunner().invoke(main, sign).exit_code == 0
+    without_its_run(folders, played, "north")
+    assert verified(folders / "north")[0] == 0
+    code, said, _ = verified(folders)
+    why = "is missing, as is all else of the run: the final card in the folder of east says that north took part"
+    assert (code, said) == (1, f"{folders}/north/{MessageRef('offer', RUN).manifest}: {why}\n")
+    checked = CliRunner().invoke(main, ["digest", RUN, str(folders), "--check", str(signed)])
+    assert checked.exit_code == 1
+    assert checked.stdout.endswith(f"{signed}: it covers north, whose folder has no manifest of the run\n")
+    assert "north: is of this run, and its folder has nothing of it: the digest is without it\n" in checked.stderr
+
+
+def test_a_folder_that_never_had_a_run_is_told_and_is_no_finding(tmp_path: Path) -> None:
+    asked = run_configuration(run=RUN, sites=["east", "north"], quorum=1, rounds=1)
+    run = Recorded(tmp_path, asked)
+    run.send("east", MessageRef("offer", RUN), run.store.offer_files(asked, run.store.sharing()))
+    for site in asked.sites:
+        run.beat(site)
+    code, _, beside = verified(run.folders)
+    never = "its folder has nothing of it: it was never offered, or all of it was taken away"
+    assert (code, f"north: is of run {RUN}, and {never}\n" in beside) == (0, True)
+    document = json.loads(CliRunner().invoke(main, ["report", "--json", str(run.folders)]).stdout)
+    assert [(each["not_here"], each["empty"]) for each in document["runs"]] == [([], ["north"])]

@@ -6,6 +6,7 @@ of another run, or of folders that are not here, too.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ import click
 from shared.audit import closing
 from shared.audit.archive import Archive, check_target
 from shared.audit.on_folders import KEY, check_key, end_with, findings_of, on_folders, readings_of, show_document
-from shared.audit.sites import absent_sites, open_folders, the_run
+from shared.audit.sites import absent_sites, empty_sites, open_folders, the_run
 from shared.commands import FILE_HERE, say
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import MAX_RECORD_BYTES
@@ -65,16 +66,18 @@ def command(
         say(f"{site}: the run has not ended in this folder: its digest will change", err=True)
     for site in absent_sites(readings, run):
         say(f"{site}: is of this run, and its folder is not here: the digest is without it", err=True)
-    code = 0 if signed is None else _compare(signed, found, signer, as_json=as_json)
+    for site in empty_sites(readings, run):
+        say(f"{site}: is of this run, and its folder has nothing of it: the digest is without it", err=True)
+    code = 0 if signed is None else _compare(signed, found, signer, here=readings, as_json=as_json)
     if code != _DIFFERS:
         end_with(findings)
     raise SystemExit(code)
 
 
-def _compare(signed: Path, found: closing.Closing, signer: str | None, *, as_json: bool) -> int:
+def _compare(signed: Path, found: closing.Closing, signer: str | None, *, here: Collection[str], as_json: bool) -> int:
     """Print how a signed statement compares with these manifests; return the exit code."""
     with signed.open("rb") as file:
-        compared = closing.check(file.read(MAX_RECORD_BYTES + 1), found, signer, shown_as=str(signed))
+        compared = closing.check(file.read(MAX_RECORD_BYTES + 1), found, signer, here=here, shown_as=str(signed))
     for line in (compared.whose, *([*compared.differs, *compared.unchecked] or ["is of these very manifests"])):
         say(f"{signed}: {line}", err=as_json)
     return _DIFFERS if compared.differs else _UNCHECKED if compared.unchecked else 0
