@@ -116,9 +116,10 @@ def report(folders: Mapping[str, Reading], audits: Mapping[str, Audit], *, is_ke
         RejectedError: no folder says whose it is.
     """
     readings, called = by_site(folders), titles(folders)
-    audits = {
-        (reading.federation.site if reading.federation else called[name]): audits[name]
-        for name, reading in folders.items()
+    of_site = {reading.federation.site: audits[name] for name, reading in folders.items() if reading.federation}
+    # A folder that does not say whose it is may be called like another's hospital: its findings are told besides.
+    shown_as = {
+        name: reading.federation.site if reading.federation else called[name] for name, reading in folders.items()
     }
     first = max(readings.values(), key=lambda reading: len(reading.aggregator.handovers))
     runs = {run for reading in readings.values() for run in reading.runs}
@@ -130,14 +131,14 @@ def report(folders: Mapping[str, Reading], audits: Mapping[str, Audit], *, is_ke
         "is_key_compared": is_key_compared,
         "remarks": list(remarks(folders)),
         "left_out": unnamed(folders),
-        "sites": [_site(reading, audits[site]) for site, reading in readings.items()],
+        "sites": [_site(reading, of_site[site]) for site, reading in readings.items()],
         "runs": [_run(readings, run) for _, run in sorted((_began(readings, run), run) for run in runs)],
         "findings": [
-            {"site": site, "file": finding.file, "what": finding.what, "since": finding.since}
-            for site, audit in audits.items()
+            {"site": shown_as[name], "file": finding.file, "what": finding.what, "since": finding.since}
+            for name, audit in audits.items()
             for finding in audit.findings
         ],
-        "removed": {site: audit.removed for site, audit in audits.items() if audit.removed},
+        "removed": {shown_as[name]: audit.removed for name, audit in audits.items() if audit.removed},
         "messages": sum(audit.messages for audit in audits.values()),
         "files": sum(audit.files for audit in audits.values()),
         "bytes": sum(audit.size_bytes for audit in audits.values()),

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from shared.audit.archive import open_archive
@@ -199,6 +200,22 @@ def test_findings_stand_at_its_top(played: Played, tmp_path: Path) -> None:
     assert f"{MessageRef('update', RUN, 1).path}/{names.METRICS}" in page
     assert "No finding" not in page
     assert "what follows is not proven" in page
+
+
+def test_a_folder_that_does_not_say_whose_it_is_keeps_its_findings_beside_the_hospital_of_its_name(
+    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(played.drop, tmp_path / "east")
+    shutil.copytree(played.drop, tmp_path / "north")
+    (tmp_path / "north" / names.FEDERATION).unlink()
+    monkeypatch.chdir(tmp_path)
+    for places in (["north", "east"], ["east", "north"]):
+        result = CliRunner().invoke(main, ["report", "--json", "--html", "page.html", *places])
+        document = json.loads(result.stdout)
+        assert (result.exit_code, document["messages"]) == (1, 9)
+        assert [each["site"] for each in document["findings"] if each["file"] == names.FEDERATION] == ["north"]
+        assert [(each["site"], each["findings"]) for each in document["sites"]] == [("north", 0)]
+        assert "north: federation.json is missing" in Path("page.html").read_text(encoding="utf-8")
 
 
 def test_every_command_of_the_guide_is_there_and_every_command_is_in_the_guide() -> None:
