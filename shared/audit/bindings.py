@@ -8,6 +8,7 @@
                 round before, if the verdict on that says late; a score, the run's tolerance, or one that can
                 follow from it, and how the two compare; a weight; the θ and ε that the answer itself tells; no reason
                 of another verdict
+    abort       not to a site whose no had been read; likewise ``final``
     final       a card of the run's own task, method and score, whose chosen aggregate, validation and shares can be,
                 and whose shares, ε and validation of this site are those of its verdicts and answers; as model, the
                 aggregate that the round after the chosen one brought
@@ -264,7 +265,17 @@ def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConf
 # --- the final model ---------------------------------------------------------------------------------------
 
 
+def _after_no(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
+    """Yield that an end was signed for a site that had declined, when that was read (protocol 6.1 and 6.8)."""
+    consent, answered = reading.consent(run.run), reading.refs.get(message.manifest.in_reply_to or "")
+    if consent is None or consent.agrees or answered is None or reading.opened.protocol == 1:
+        return
+    if reading.messages[answered].manifest.seq >= reading.messages[MessageRef("consent", run.run)].manifest.seq:
+        yield names.MANIFEST, "was signed although the site's no to the offer was known"
+
+
 def _final(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
+    yield from _after_no(reading, message, run)
     card = reading.record_or_none(message.ref, FinalCard)
     if card is None:
         return
@@ -371,5 +382,6 @@ _CHECKS = {
     "round": _round,
     "update": _update,
     "verdict": _verdict,
+    "abort": _after_no,
     "final": _final,
 }

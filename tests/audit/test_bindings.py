@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from shared.audit.verify import verify
 from shared.exchange import names
-from shared.exchange.names import MessageRef
-from shared.exchange.records.answers import Withdrawal
+from shared.exchange.names import Kind, MessageRef
+from shared.exchange.records.answers import Abort, Consent, Withdrawal
 from shared.exchange.records.values import decimal_text
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import canonical
@@ -276,6 +276,36 @@ def test_a_site_that_has_no_part_is_offered_nothing_and_one_that_declined_is_ask
         "tells of images though it says no",
         "asks a site that has declined",
     }
+
+
+@pytest.mark.parametrize("kind", ["final", "abort"])
+def test_no_end_is_sent_to_a_site_whose_no_was_read(tmp_path: Path, kind: Kind) -> None:
+    run = Played(tmp_path)
+    run.offer(rounds=1)
+    declined = canonical(Consent(run=RUN, agrees=False, reason="no", images={}).model_dump())
+    run.send("consent", 0, {names.CONSENT: declined}, "offer")
+    card = CARD | {"chosen_round": 0, "validation": {}, "took_part": {}}
+    files: dict[Kind, dict[str, bytes | Path]] = {
+        "final": {
+            names.CARD: canonical(FinalCard.model_validate(card).model_dump()),
+            names.FINAL_MODEL: run.model(0.5),
+        },
+        "abort": {names.ABORT: canonical(Abort(run=RUN, reason="too few agreed").model_dump())},
+    }
+    run.sign_and_publish(kind, 0, files[kind])
+    what = "was signed although the site's no to the offer was known"
+    assert found(run) == [(MessageRef(kind, RUN).manifest, what)]
+
+
+def test_an_abort_that_crossed_a_no_holds(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer(rounds=1)
+    abort = {names.ABORT: canonical(Abort(run=RUN, reason="too few agreed").model_dump())}
+    run.aggregator.outbox.sign(MessageRef("abort", RUN), abort, in_reply_to=run.card_digest)
+    declined = canonical(Consent(run=RUN, agrees=False, reason="no", images={}).model_dump())
+    run.send("consent", 0, {names.CONSENT: declined}, "offer")
+    run.aggregator.outbox.publish()
+    assert found(run) == []
 
 
 def test_withdrawn_is_said_of_a_site_that_has_left(tmp_path: Path) -> None:
