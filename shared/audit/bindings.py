@@ -280,7 +280,9 @@ def _final(reading: Reading, message: Message, run: RunConfiguration) -> Iterato
     if card is None:
         return
     by_itself = chain(_of_its_run(card, run), _of_its_choice(card, run))
-    by_this_site = chain(_of_this_site(reading, card, run), _of_its_validation(reading, card, run))
+    by_this_site = chain(
+        _of_this_site(reading, card, run), _of_its_epsilon(reading, card, run), _of_its_validation(reading, card, run)
+    )
     for what in chain(by_itself, by_this_site):
         yield names.CARD, what
     after = reading.messages.get(MessageRef("round", run.run, card.chosen_round + 1))
@@ -330,19 +332,33 @@ def _is_in_turn(run: RunConfiguration) -> bool:
 
 
 def _of_this_site(reading: Reading, card: FinalCard, run: RunConfiguration) -> Iterator[str]:
-    site, numbers = reading.opened.site, range(1, run.rounds + 2)
-    spent: list[str] = []
-    for number in numbers:
+    site = reading.opened.site
+    for number in range(1, run.rounds + 2):
         ref = MessageRef("verdict", run.run, number)
         verdict = reading.record_or_none(ref, Verdict)
         if verdict is not None or ref not in reading.messages:
             had_share = verdict is not None and verdict.share > 0
             if had_share != (site in card.took_part.get(str(number), ())):
                 yield f"says of {site} that it {'took no' if had_share else 'took'} part in round {number}"
-        told = epsilon_in(_table(reading, MessageRef("update", run.run, number)))
-        spent += [] if told is None else [decimal_text(told)]
-    if run.privacy is not None and spent and card.epsilon.get(site) not in spent:
-        yield f"tells the ε {card.epsilon.get(site)} of {site}, whose answers tell {', '.join(spent)}"
+
+
+def _of_its_epsilon(reading: Reading, card: FinalCard, run: RunConfiguration) -> Iterator[str]:
+    """Yield where the ε of this site is none that its answers tell, or less than in one that a verdict names: only such
+    an answer was surely read before the card was made.
+    """
+    site, least, spent = reading.opened.site, 0.0, dict[str, float]()
+    updates = (MessageRef("update", run.run, number) for number in range(1, run.rounds + 2))
+    answers = [answer for ref in updates if (answer := reading.messages.get(ref)) is not None]
+    for answer in answers:
+        if (epsilon := epsilon_in(_table(reading, answer.ref))) is not None:
+            spent[decimal_text(epsilon)] = epsilon
+            if MessageRef("verdict", run.run, answer.ref.round_no) in reading.answers.get(answer.digest, ()):
+                least = max(least, epsilon)
+    told = card.epsilon.get(site)
+    is_told = told in spent or (bool(answers) and not spent)  # a table that does not hold is found where it is read
+    holds = not least if told is None else is_told and spent.get(told, least) >= least
+    if run.privacy is not None and not holds:
+        yield f"tells the ε {told} of {site}, whose answers tell {', '.join(spent) or 'none'}"
 
 
 def _of_its_validation(reading: Reading, card: FinalCard, run: RunConfiguration) -> Iterator[str]:

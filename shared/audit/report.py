@@ -7,7 +7,7 @@ never did; what became of every answer, and why; what privacy was spent; what wa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import now_text
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import fingerprint, in_groups
-from shared.exchange.tables import SPLITS
+from shared.exchange.tables import SPLITS, epsilon_in
 from shared.exchange.trust import Peer
 from shared.learning.outcome import outcome_by_tables
 from shared.moments import moment_text
@@ -262,7 +262,6 @@ def _participant(reading: Reading, run: str) -> Document:
         if (verdict := reading.record_or_none(MessageRef("verdict", run, number), Verdict))
     ]
     hidden = NOT_OPENED if reading.is_hidden(left, names.WITHDRAWAL) else None
-    spent = [finite(verdict.epsilon) for verdict in verdicts if verdict.epsilon is not None]
     return {
         "offered": reading.messages[MessageRef("offer", run)].manifest.created,
         "answered": reading.messages[ref].manifest.created if ref in reading.messages else None,
@@ -275,9 +274,19 @@ def _participant(reading: Reading, run: str) -> Document:
         "ended": reading.ending(run),
         "why_aborted": _why_aborted(reading, run),
         "verdicts": dict(Counter(verdict.status for verdict in verdicts)),
-        "epsilon": max(spent, default=None),
+        "epsilon": _most_spent(reading, run, verdicts),
         "sent": _sent(reading, run),
     }
+
+
+def _most_spent(reading: Reading, run: str, verdicts: Sequence[Verdict]) -> float | None:
+    """Return the greatest ε that the site's own tables or the verdicts on them tell: of a late answer, which counts too
+    (protocol 6.4), no verdict tells it.
+    """
+    by_round = readable_tables({"": reading}, run, rounds_of({"": reading}, run)).values()
+    spent = [epsilon_in(table) for tables in by_round for table in tables.values()]
+    spent += [None if verdict.epsilon is None else finite(verdict.epsilon) for verdict in verdicts]
+    return max((epsilon for epsilon in spent if epsilon is not None), default=None)
 
 
 def _why_aborted(reading: Reading, run: str) -> str | None:

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.audit.verify import verify
+from shared.audit.reading import Reading
+from shared.audit.report import report
+from shared.audit.verify import verified, verify
 from shared.exchange import names
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
@@ -19,7 +21,9 @@ from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import canonical
 from shared.exchange.tables import MetricsRow, write_metrics
 from shared.folder.local import LocalFolder
+from shared.learning.schedules import round_configuration
 from shared.learning.spoilers import TOGETHER
+from tests.federation.running import run_configuration
 from tests.played import RUN, Played
 
 VERDICT = {
@@ -207,6 +211,72 @@ def test_an_aggregate_of_a_round_that_was_never_played_is_not_chosen(
     run.sign_and_publish("final", 0, dict(files))
     file = f"{MessageRef('final', RUN).path}/card.json"
     assert (file, "tells the chosen_round 3, and of rounds up to 1") in found(run)
+
+
+def private_run(home: Path, told: str | None, *, late: bool = False) -> Played:
+    """A run whose answers tell ε 1.5 and 3.0, and whose card tells what it is told to.
+
+    Args:
+        late: the verdict on the second names none.
+    """
+    run = Played(home)
+    private = {"max_grad_norm": 1.0, "delta": 0.001, "target_epsilon": 4.0, "noise_multiplier": None}
+    run.offer_and_consent(rounds=2, privacy=private)
+    for number, trains in ((1, True), (2, True), (3, False)):
+        run.send("round", number, run.to_site(number), "consent")
+        rate = round_configuration(run_configuration(rounds=2), number, "north").learning_rate
+        scores = {
+            "dice_mean": None if number == 1 else 0.5,
+            "dice_std": 0.1,
+            "epsilon": 1.5 * number if trains else None,
+        }
+        table = write_metrics([MetricsRow(number, 0, "validation", "10", rate, 0.5, scores)])
+        run.send("update", number, run.from_site(number, trains) | {names.METRICS: table}, "round")
+        is_late = late and number == 2
+        status = "late" if is_late else "accepted" if trains else "validated"
+        counts = status == "accepted"
+        changes: dict[str, Any] = VERDICT | {
+            "round": number,
+            "status": status,
+            "reason": "",
+            "score": None,
+            "weight": None,
+        }
+        changes |= {"score": "0.9", "weight": "1.0", "epsilon": str(1.5 * number)} if counts else {}
+        content = canonical(Verdict.model_validate(changes).model_dump())
+        ref = run.sign_and_publish("verdict", number, {names.VERDICT: content}, answers_nothing=is_late)
+        manifest, answer = run.site.inbox.notice(ref), run.site.ledger.head_of("north").digest
+        assert manifest is not None
+        assert run.site.inbox.fetch(ref, manifest, answers=(answer, None), max_weights_bytes=0)
+    took_part: dict[str, list[str]] = {"1": ["north"], "2": [] if late else ["north"], "3": []}
+    epsilon = {"north": told} if told else {}
+    card = CARD | {"validation": {"1": "0.5", "2": "0.5"}, "took_part": took_part, "epsilon": epsilon}
+    files = {names.CARD: canonical(FinalCard.model_validate(card).model_dump()), names.FINAL_MODEL: run.model(0.25)}
+    run.sign_and_publish("final", 0, files)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("told", "late", "holds"),
+    [
+        ("3.0", False, True),
+        ("1.5", False, False),
+        ("2.0", False, False),
+        (None, False, False),
+        ("3.0", True, True),
+        ("1.5", True, True),
+        (None, True, False),
+    ],
+)
+def test_the_epsilon_of_a_card_is_the_greatest_that_was_surely_read_or_a_later_one(
+    tmp_path: Path, told: str | None, late: bool, holds: bool
+) -> None:
+    run = private_run(tmp_path, told, late=late)
+    what = f"tells the ε {told} of north, whose answers tell 1.5, 3.0"
+    assert found(run) == ([] if holds else [(f"{MessageRef('final', RUN).path}/{names.CARD}", what)])
+    reading = Reading(LocalFolder(run.drop))
+    document = report({"north": reading}, {"north": verified(reading)}, is_key_compared=False)
+    assert [site["epsilon"] for each in document["runs"] for site in each["sites"].values()] == [3.0]
 
 
 def test_a_final_model_that_is_no_aggregate_is_found(tmp_path: Path) -> None:
