@@ -18,7 +18,8 @@ What is checked, in this order:
                 and none that the aggregator signed when it had read that
     order       the aggregator's messages of a run come in their order, and from a run's first round to its end nothing
                 but offers comes of any other
-    heads       the newest messages that status.json speaks of are there
+    heads       the newest messages that status.json speaks of are there; in the aggregator's own copy it may speak of
+                a site's message that is yet to be fetched
 
 Reading alone; nothing is changed. How good a model is, is not judged: that is what the verdicts are for.
 """
@@ -30,6 +31,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from shared.audit import protocol_1
+from shared.audit.archive import MirroredFolder
 from shared.audit.bindings import loose_records
 from shared.audit.contents import check_contents
 from shared.audit.reading import UNKNOWN, Finding, HiddenError, Reading
@@ -53,10 +55,11 @@ from shared.sizes import size_text
 class Audit:
     """The result for one folder.
 
-    ``in_progress``: messages whose manifest is still to come; ``removed``: tensor files that the run's rule pruned;
-    ``scratch``: scratch folders of a `check`; ``handovers``: records by which a side changed its key; ``surveys``:
-    what was asked about its images, and its answers; ``encrypted``: files that only the folder's two sides can read;
-    ``opened``: how many of them were, by a key that was given; ``touched``: how many messages a finding is about.
+    ``in_progress``: messages whose manifest is still to come, or that the aggregator's copy has not fetched yet;
+    ``removed``: tensor files that the run's rule pruned; ``scratch``: scratch folders of a `check`; ``handovers``:
+    records by which a side changed its key; ``surveys``: what was asked about its images, and its answers;
+    ``encrypted``: files that only the folder's two sides can read; ``opened``: how many of them were, by a key that was
+    given; ``touched``: how many messages a finding is about.
     """
 
     federation: Federation | None = None
@@ -105,6 +108,8 @@ class _Verification:
         self._reading = reading
         self._messages = reading.messages
         self._find = reading.find
+        self._is_mirror = isinstance(reading.folder, MirroredFolder)
+        self._newest_to_come = 0  # number of a message of the site's that a mirror may fetch yet
         self._audit = Audit(
             reading.federation,
             messages=len(reading.messages),
@@ -132,6 +137,7 @@ class _Verification:
             for path, sender, head in reading.reported_heads():
                 self._check_head(sender, head, path)
             self._check_unsigned(reading.status)
+            self._note_to_come(federation.site)
         self._audit.findings = sorted(set(reading.findings))
         about = {finding.file for finding in self._audit.findings}
         self._audit.touched = sum(any(_is_of(ref.path, file) for file in about) for ref in self._messages)
@@ -257,12 +263,23 @@ class _Verification:
                 if message.digest != head.digest:
                     self._find_in(message, f"is not the number {head.seq} of {sender} that {said_in} speaks of")
                 return
+        if self._is_mirror and sender != AGGREGATOR and len(sent) == self._reading.head_of(sender).seq < head.seq:
+            # The aggregator reads a heartbeat, or a sheet, before it has fetched the messages that this speaks of.
+            self._newest_to_come = max(self._newest_to_come, head.seq)
+            return
         what = f"speaks of message {head.seq} of {sender}, which is not there"
         if sent and sent[-1].manifest.seq < head.seq:
             newest = sent[-1]
             what += f"; the newest here is number {newest.manifest.seq}, {newest.ref.path}: "
             what += f"all after it, up to {head.seq}, are missing, removed or not right"
         self._find(said_in, what)
+
+    def _note_to_come(self, site: str) -> None:
+        """Note what a mirror has not fetched yet, unless it is fetching: then that is told by its path."""
+        first, last = self._reading.head_of(site).seq + 1, self._newest_to_come
+        if last and not any(ref.is_from_site and MANIFEST not in found for ref, found in self._reading.by_ref.items()):
+            told = f"message {last}" if first == last else f"messages {first} to {last}"
+            self._audit.in_progress.append(f"{told} of {site}")
 
     def _check_unsigned(self, status: Status | None) -> None:
         """Check for messages without a manifest: each is being sent, or its manifest was removed."""
@@ -277,7 +294,8 @@ class _Verification:
             known = [message for message in self._messages.values() if message.ref.is_from_site == is_from_site]
             newest = max((message.manifest.seq for message in known), default=0)
             head = (status.own_head if is_from_site else status.aggregator_head) if status else Head()
-            may_be_on_its_way = len(unsigned) == 1 and newest == len(known) and head.seq <= newest
+            is_unknown = head.seq <= newest or (self._is_mirror and is_from_site)
+            may_be_on_its_way = len(unsigned) == 1 and newest == len(known) and is_unknown
             for ref in unsigned:
                 self._check_unnamed(ref, by_ref[ref])
                 if may_be_on_its_way and not self._must_be_whole(ref):

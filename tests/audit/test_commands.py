@@ -15,6 +15,7 @@ from shared.audit.closing import Closing, tree_digest
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.reading import dump_yaml
+from shared.exchange.records.messages import Head, Status
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.signing import SigningKey, digest_of, fingerprint
 from site_client.rotation import rotate
@@ -386,6 +387,30 @@ def test_an_aggregators_work_directory_has_every_folder(played: Played) -> None:
     assert cli("verify", work)[0] == 0
     assert told("timeline", work) == told("timeline", played.drop)
     assert cli("timeline", work, played.drop)[0] == 2
+
+
+def test_what_an_aggregator_has_not_fetched_yet_is_on_its_way(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    heartbeat = (run.drop / names.STATUS).read_bytes()
+    run.sign_and_publish("update", 1, run.from_site(1, trains=True))
+    run.beat()
+    beside = tmp_path / "aggregator" / "sites" / "north" / names.STATUS
+    beside.write_bytes((run.drop / names.STATUS).read_bytes())
+    code, said = cli("verify", tmp_path / "aggregator")
+    assert (code, "3 messages, 1 on their way (message 2 of north)" in said) == (0, True)
+    assert cli("timeline", tmp_path / "aggregator")[0] == 0
+    shutil.rmtree(run.drop / MessageRef("update", RUN, 1).path)
+    assert cli("verify", run.drop)[0] == 1  # in the folder itself a heartbeat never comes first
+    status = Status.model_validate(json.loads(heartbeat)["body"])
+    other = status.model_copy(update={"own_head": Head(seq=1, digest="0" * 64)})
+    beside.write_bytes(SigningKey.at(tmp_path / "north" / "signing.key").sign(other.model_dump()))
+    code, said = cli("verify", tmp_path / "aggregator")
+    assert (code, f"{MessageRef('consent', RUN).manifest}: is not the number 1 of north that status.json" in said) == (
+        1,
+        True,
+    )
 
 
 def test_two_folders_of_one_site_are_refused(copy: Path, played: Played) -> None:
