@@ -4,10 +4,10 @@
     consent     a no tells of no images
     round       no number beyond the closing round; to a site that agreed
     update      the rates of its round, row by row; of no more images than the consent; how good the received model is
-    verdict     what its status demands: an answer that is named, or none; of one that came late, the answer to the
-                round before, if the verdict on that says late; a score, the run's tolerance, or one that can
-                follow from it, and how the two compare; a weight; the θ and ε that the answer itself tells; no reason
-                of another verdict
+    verdict     what its status demands: an answer that is named, or none; after ``withdrawn`` nothing of its run; of
+                one that came late, the answer to the round before, if the verdict on that says late; a score, the
+                run's tolerance, or one that can follow from it, and how the two compare; a weight; the θ and ε that
+                the answer itself tells; no reason of another verdict
     abort       not to a site whose no had been read; likewise ``final``
     final       a card of the run's own task, method and score, whose chosen aggregate, validation and shares can be,
                 and whose shares, ε and validation of this site are those of its verdicts and answers; as model, the
@@ -27,7 +27,7 @@ from shared.audit.reading import HiddenError, Reading
 from shared.doors.numbers import finite, whole
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
-from shared.exchange.names import MessageRef
+from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.records.answers import Reliability
 from shared.exchange.records.run import BelowLast, RoundConfiguration, RunConfiguration, round_name
 from shared.exchange.records.values import decimal_text, fewest, most
@@ -149,6 +149,11 @@ def _by_status(
         yield f"says {status}, and names an answer"
     if status == "withdrawn" and not reading.by_ref.get(MessageRef("withdrawal", run.run)):
         yield "says withdrawn, and there is no withdrawal"
+    if status == "withdrawn" and reading.opened.protocol > 1:
+        sent = (later for later in reading.sent_by(AGGREGATOR) if later.ref.run == run.run)
+        after = next((later.ref.path for later in sent if later.manifest.seq > message.manifest.seq), None)
+        if after is not None:
+            yield f"says withdrawn, and {after} follows it, a message of the same run"
     if status in SOUND and status != ("accepted" if trains else "validated"):
         yield f"says {status} in {'a round that trains' if trains else 'the closing round'}"
     if (verdict.weight is not None) != (status == "accepted"):

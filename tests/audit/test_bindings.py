@@ -385,8 +385,15 @@ def test_withdrawn_is_said_of_a_site_that_has_left(tmp_path: Path) -> None:
     run.send("withdrawal", 0, {names.WITHDRAWAL: canonical(Withdrawal(run=RUN, reason="").model_dump())}, "offer")
     changes: dict[str, Any] = VERDICT | {"status": "withdrawn", "score": None, "weight": None}
     content = canonical(Verdict.model_validate(changes).model_dump())
-    run.sign_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=True)
+    verdict = run.sign_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=True)
     assert found(run) == []
+    consent = run.aggregator.ledger.message(MessageRef("consent", RUN))
+    assert consent is not None
+    after = MessageRef("round", RUN, 2)
+    run.aggregator.outbox.sign(after, run.to_site(2), in_reply_to=consent.digest)
+    run.aggregator.outbox.publish()
+    what = f"says withdrawn, and {after.path} follows it, a message of the same run"
+    assert found(run) == [(f"{verdict.path}/{names.VERDICT}", what)]
 
 
 SHARES = st.none() | st.floats(0, 1).map(decimal_text)
