@@ -24,7 +24,7 @@ from shared.audit.reading import Reading
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.encoding import check_encoded
-from shared.exchange.names import MAX_RECORD_BYTES, MessageRef
+from shared.exchange.names import MessageRef
 from shared.exchange.reading import check_record
 from shared.exchange.records.answers import Reliability
 from shared.exchange.records.files import RECORDS
@@ -87,8 +87,6 @@ def check_contents(reading: Reading, message: Message, name: str, path: Path) ->
     """
     shown_as = f"{message.ref.path}/{name}"
     try:
-        if not names.is_weights(name) and (size := path.stat().st_size) > MAX_RECORD_BYTES:
-            raise RejectedError(shown_as, f"has {size} bytes, more than {MAX_RECORD_BYTES}")
         if names.is_weights(name):
             _check_arrays(reading, message, name, path)
         elif name == names.METRICS:

@@ -20,6 +20,7 @@ from shared.audit.listing import Listing, blamed
 from shared.doors.numbers import whole
 from shared.errors import ActionRequiredError, ConfigurationError, NotFoundError, RejectedError
 from shared.exchange import names
+from shared.exchange.encoding import max_weights_bytes
 from shared.exchange.encryption import (
     ENCRYPTION_KEY_FILE,
     Content,
@@ -41,7 +42,16 @@ from shared.exchange.records.surveys import SignedSheet, Survey
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import AnyPayload, Payload
 from shared.exchange.signing import digest_of
-from shared.exchange.trust import Message, Peer, check_file, open_federation, open_record, open_site_card, open_yaml
+from shared.exchange.trust import (
+    Message,
+    Peer,
+    check_file,
+    check_sizes,
+    open_federation,
+    open_record,
+    open_site_card,
+    open_yaml,
+)
 from shared.folder.contract import Folder, finished_name
 from shared.folder.local import LocalFolder
 from shared.trouble import held_against
@@ -250,6 +260,7 @@ class Reading(Ledger):
             with self.as_it_lies(message, name) as local:
                 yield local
         elif isinstance(self.folder, MirroredFolder):
+            self._check_sizes(message)
             with blamed(self.folder, path):
                 _check_said(said, self.folder.hash(path)[1], path)
             yield self.folder.locate(path)
@@ -276,6 +287,7 @@ class Reading(Ledger):
         if size is None:
             raise NotFoundError(f"{path} is not there")
         check_file(message, name, size, message.manifest.files[name].sha256)
+        self._check_sizes(message)
         if isinstance(self.folder, LocalFolder):
             with blamed(self.folder, path):
                 check_file(message, name, *self.folder.hash(path))
@@ -287,6 +299,18 @@ class Reading(Ledger):
                 sha256 = self.folder.download(path, target, size=size)
             check_file(message, name, size, sha256)
             yield target
+
+    def _check_sizes(self, message: Message) -> None:
+        """Check that no file of a message is larger than it can be, before one is looked into (protocol 10.1, step 13).
+
+        Raises:
+            RejectedError: one is, by the manifest.
+        """
+        ref, most = message.ref, names.MAX_START_BYTES
+        run, sharing = self.configuration(ref.run), self.sharing(ref.run)
+        if ref.kind != "offer" and run is not None and sharing is not None:
+            most = max_weights_bytes(sharing, ref.kind, run.wire)
+        check_sizes(message, most)
 
     def _said(self, message: Message, name: str) -> Content | None:
         """Return what decrypts a file of a message; None if it is not encrypted.

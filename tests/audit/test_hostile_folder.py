@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -17,6 +18,7 @@ from shared.audit.cli import main
 from shared.audit.verify import Audit, verify
 from shared.exchange import names
 from shared.exchange.names import MessageRef
+from shared.exchange.signing import SigningKey
 from shared.folder.contract import MAX_ENTRIES
 from shared.folder.local import LocalFolder
 from tests.played import RUN, Played
@@ -189,7 +191,23 @@ def test_a_signed_table_of_any_size_is_not_read_whole(tmp_path: Path) -> None:
     table = tmp_path / names.METRICS
     table.write_bytes(b"\n" * (2 << 20))
     run.sign_and_publish("update", 1, {names.METRICS: table})
-    assert looked_at(run.drop)[1][f"{UPDATE.path}/{names.METRICS}"] == "has 2097152 bytes, more than 1048576"
+    assert looked_at(run.drop)[1][f"{UPDATE.path}/{names.METRICS}"] == (
+        "has 2097152 bytes, at most 1048576 are expected"
+    )
+
+
+@pytest.mark.parametrize("name", [names.METRICS, names.SITE_MODEL])
+def test_what_a_manifest_says_is_endless_is_not_read_either(tmp_path: Path, name: str) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    run.sign_and_publish("update", 1, run.from_site(1, trains=True))
+    body = json.loads((run.drop / UPDATE.manifest).read_bytes())["body"]
+    body["files"][name] |= {"size": 1 << 40, "sha256": "0" * 64}
+    (run.drop / UPDATE.manifest).write_bytes(SigningKey.at(tmp_path / "north" / "signing.key").sign(body))
+    os.truncate(run.drop / UPDATE.path / name, 1 << 40)
+    said = looked_at(run.drop)[1][f"{UPDATE.path}/{name}"]
+    assert said.startswith("has 1099511627776 bytes, at most ") and said.endswith(" are expected")
 
 
 def test_a_folder_of_too_many_files_is_one_finding(copy: Path) -> None:
