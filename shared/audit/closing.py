@@ -62,12 +62,13 @@ def closing(readings: Mapping[str, Reading], run: str) -> Closing:
 
     Raises:
         ConfigurationError: no folder has a message of the run.
+        NotFoundError, RejectedError: a manifest went, or is another, since the folder was read.
     """
     entries: dict[str, dict[str, bytes]] = {}
     for site, reading in readings.items():
-        for place in reading.messages:
+        for place, message in reading.messages.items():
             if place.run == run:
-                entries.setdefault(site, {})[f"{site}/{place.manifest}"] = reading.read(place.manifest)
+                entries.setdefault(site, {})[f"{site}/{place.manifest}"] = reading.manifest(message)
     if not entries:
         raise ConfigurationError([f"there is no run {run} in these folders"])
     of_sites = {

@@ -41,7 +41,7 @@ from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.surveys import SignedSheet, Survey
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import AnyPayload, Payload
-from shared.exchange.signing import digest_of
+from shared.exchange.signing import digest_of, open_signed
 from shared.exchange.trust import (
     Message,
     Peer,
@@ -104,6 +104,8 @@ class Reading(Ledger):
         """Records by which either side changed its key, by path."""
         self.surveys: dict[str, Survey | SignedSheet] = {}
         """What was asked about the site's images and what it answered, by path, each answer after its survey."""
+        self.keys_of_surveys: dict[str, str] = {}
+        """The public key that signed each of these, by path."""
         self._records: dict[tuple[MessageRef, type[Payload]], Payload | None] = {}
         self.federation = self._read_federation(aggregator_key)
         self._check_names_of_scratch()
@@ -201,6 +203,18 @@ class Reading(Ledger):
         """
         with blamed(self.folder, path):
             return self.folder.read(path, max_bytes=max_bytes)
+
+    def manifest(self, message: Message) -> bytes:
+        """Return a message's manifest as it was when the folder was read.
+
+        Raises:
+            NotFoundError: it is not there any more.
+            RejectedError: it is another by now, or cannot be read.
+        """
+        content = self.read(message.ref.manifest)
+        if digest_of(content) != message.digest:
+            raise RejectedError(message.ref.manifest, "was changed while the folder was read: begin anew")
+        return content
 
     def has(self, ref: MessageRef, name: str) -> bool:
         """Return whether a file that a message names is there."""
@@ -487,6 +501,7 @@ class Reading(Ledger):
                 continue
             with self.looking_at(path):
                 self.surveys[path] = survey = self.aggregator.open_survey(content, number)
+                self.keys_of_surveys[path] = open_signed(content)[1]
                 self._read_sheet(survey, digest_of(content))
         for path in sorted(filter(names.is_sheet, () if is_early else self.sizes)):
             if path not in self.surveys and names.survey_path(whole(path[-9:-5].lstrip("0"))) not in self.surveys:
@@ -497,6 +512,7 @@ class Reading(Ledger):
         if path in self.sizes and (content := self._read(path, survey.created)) is not None:
             with self.looking_at(path, survey.created):
                 self.surveys[path] = self.site.open_sheet(content, survey, digest)
+                self.keys_of_surveys[path] = open_signed(content)[1]
 
     def _read_status(self, federation: Federation) -> None:
         if isinstance(self.folder, MirroredFolder) and names.STATUS not in self.sizes:

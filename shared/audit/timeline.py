@@ -15,7 +15,7 @@ from shared.exchange.records.answers import Abort, Consent, Withdrawal
 from shared.exchange.records.surveys import SignedSheet, Survey
 from shared.exchange.records.values import Payload
 from shared.exchange.records.verdicts import FinalCard, Verdict
-from shared.exchange.signing import digest_of, fingerprint, open_signed
+from shared.exchange.signing import digest_of, fingerprint
 from shared.exchange.trust import Message, Peer
 from shared.moments import moment_text
 
@@ -194,12 +194,10 @@ def _figures(reading: Reading, found: Survey | SignedSheet) -> Figures:
     """Return a survey, or the answer to one, as an event."""
     if isinstance(found, Survey):
         path, said = names.survey_path(found.number), f"asks about images of {found.task}"
-        _, key = open_signed(reading.read(path))
-        return Figures("survey", found.created, found.site, AGGREGATOR, path, key, said)
+        return Figures("survey", found.created, found.site, AGGREGATOR, path, reading.keys_of_surveys[path], said)
     path = names.sheet_path(found.number)
-    _, key = open_signed(reading.read(path))
     said = _with_reason("yes" if found.agrees else "no", found.reason)
-    return Figures("sheet", found.created, found.site, found.site, path, key, said)
+    return Figures("sheet", found.created, found.site, found.site, path, reading.keys_of_surveys[path], said)
 
 
 def lines(events: list[Line]) -> Iterator[str]:

@@ -14,12 +14,14 @@ from click.testing import CliRunner
 
 from shared.audit.archive import open_archive
 from shared.audit.cli import main
+from shared.audit.closing import closing
 from shared.audit.report import LEAVES, report
 from shared.audit.report import page as render_page
 from shared.audit.sent import sent
-from shared.audit.sites import read_folders
+from shared.audit.sites import by_site, read_folders
+from shared.audit.timeline import timeline
 from shared.audit.verify import verified
-from shared.errors import TransientError
+from shared.errors import RejectedError, TransientError
 from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Abort, Consent, Withdrawal
@@ -111,6 +113,22 @@ def answer_a_survey(run: Played) -> None:
     for path, content in ((names.survey_path(1), asked), (names.sheet_path(1), answered)):
         (run.drop / path).parent.mkdir()
         write_file(run.drop / path, content)
+
+
+def test_what_is_changed_while_an_audit_reads_is_noticed_or_not_read_again(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    answer_a_survey(run)
+    run.offer_and_consent()
+    readings = by_site(read_folders(open_archive([str(run.drop)])))
+    before, manifest = timeline(readings), run.drop / MessageRef("consent", RUN).manifest
+    assert {event.kind for event in before} >= {"survey", "sheet"}
+    for path in (names.survey_path(1), names.sheet_path(1)):
+        (run.drop / path).write_bytes(b"{}")
+    assert timeline(readings) == before
+    body = json.loads(manifest.read_bytes())["body"] | {"created": WHEN}
+    manifest.write_bytes(SigningKey.at(tmp_path / "north" / "signing.key").sign(body))
+    with pytest.raises(RejectedError, match="was changed while the folder was read"):
+        closing(readings, RUN)
 
 
 def test_a_run_with_a_plugin_is_told_with_its_files_and_what_they_need(tmp_path: Path) -> None:
