@@ -164,6 +164,9 @@ class Reading(Ledger):
         for path, handover in self.handovers.items():
             is_sites = names.is_handover(path, self.opened.site)
             yield path, self.opened.site if is_sites else AGGREGATOR, handover.after
+        for path, record in self.surveys.items():
+            if isinstance(record, SignedSheet):
+                yield path, self.opened.site, record.own_head
         if self.status is not None:
             yield names.STATUS, self.opened.site, self.status.own_head
             yield names.STATUS, AGGREGATOR, self.status.aggregator_head

@@ -18,8 +18,8 @@ What is checked, in this order:
                 and none that the aggregator signed when it had read that
     order       the aggregator's messages of a run come in their order, and from a run's first round to its end nothing
                 but offers comes of any other
-    heads       the newest messages that status.json speaks of are there; in the aggregator's own copy it may speak of
-                a site's message that is yet to be fetched
+    heads       the newest messages that status.json, sheets and hand-overs speak of are there; in the aggregator's own
+                copy they may speak of a site's message that is yet to be fetched
 
 Reading alone; nothing is changed. How good a model is, is not judged: that is what the verdicts are for.
 """

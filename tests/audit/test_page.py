@@ -94,8 +94,12 @@ def test_every_file_that_a_site_may_send_is_in_the_closed_list(tmp_path: Path) -
         assert f'class="file"><code>{name}</code>' in page
 
 
-def answer_a_survey(run: Played) -> None:
-    """The aggregator asks about the site's images, and the site answers with a sheet."""
+def answer_a_survey(run: Played, own_head: Head | None = None) -> None:
+    """The aggregator asks about the site's images, and the site answers with a sheet.
+
+    Args:
+        own_head: the site's last message before it.
+    """
     survey = Survey(federation="retina", site="north", number=1, task="dr_staging", classes=["0", "1"], created=WHEN)
     asked = SigningKey.at(run.drop.parent / "aggregator" / "signing.key").sign(survey.model_dump(mode="json"))
     answer = SignedSheet(
@@ -106,13 +110,27 @@ def answer_a_survey(run: Played) -> None:
         agrees=True,
         reason="this hospital agreed",
         sheet=sheet(),
-        own_head=Head(),
+        own_head=own_head or Head(),
         created=WHEN,
     )
     answered = SigningKey.at(run.drop.parent / "north" / "signing.key").sign(answer.model_dump(mode="json"))
     for path, content in ((names.survey_path(1), asked), (names.sheet_path(1), answered)):
         (run.drop / path).parent.mkdir()
         write_file(run.drop / path, content)
+
+
+def test_a_message_of_which_only_a_sheet_speaks_is_found_missing(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.beat()
+    before = (run.drop / names.STATUS).read_bytes()
+    run.offer_and_consent()
+    answer_a_survey(run, run.site.ledger.own_head)
+    assert CliRunner().invoke(main, ["verify", str(run.drop)]).exit_code == 0
+    shutil.rmtree(run.drop / names.RUNS)
+    (run.drop / names.STATUS).write_bytes(before)
+    result = CliRunner().invoke(main, ["verify", str(run.drop)])
+    missed = f"{names.sheet_path(1)}: speaks of message 1 of north, which is not there\n"
+    assert (result.exit_code, result.stdout) == (1, missed)
 
 
 def test_what_is_changed_while_an_audit_reads_is_noticed_or_not_read_again(tmp_path: Path) -> None:
