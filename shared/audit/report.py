@@ -19,6 +19,7 @@ from shared.audit.sites import (
     absent_sites,
     by_site,
     empty_sites,
+    one_chain,
     remarks,
     rounds_of,
     settings_of,
@@ -121,13 +122,14 @@ def report(folders: Mapping[str, Reading], audits: Mapping[str, Audit], *, is_ke
     shown_as = {
         name: reading.federation.site if reading.federation else called[name] for name, reading in folders.items()
     }
-    first = max(readings.values(), key=lambda reading: len(reading.aggregator.handovers))
+    keys = one_chain(reading.aggregator.keys for reading in readings.values())
+    since = {each.key: each.created for reading in readings.values() for each in reading.aggregator.handovers}
     runs = {run for reading in readings.values() for run in reading.runs}
     return {
-        "federation": first.opened.federation,
+        "federation": next(iter(readings.values())).opened.federation,
         "made": now_text(),
-        "aggregator_key": first.opened.aggregator_key,
-        "later_aggregator_keys": _later_keys(first.aggregator),
+        "aggregator_key": keys[0],
+        "later_aggregator_keys": [{"key": key, "since": since[key]} for key in keys[1:]],
         "is_key_compared": is_key_compared,
         "remarks": list(remarks(folders)),
         "left_out": unnamed(folders),

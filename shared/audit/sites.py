@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -64,13 +64,28 @@ def _by_federation(readings: Mapping[str, Reading]) -> list[list[str]]:
         keys, handed_over = set(chain), set(pairwise(chain))
         for others in list(found):
             both = handed_over | others[2]
-            # A key that handed over to two, or that two handed over to, is in use by somebody else.
-            is_one_chain = len({old for old, _ in both}) == len(both) == len({new for _, new in both})
+            # A key that handed over to two, or that two handed over to, is in use by somebody else; so is a circle.
+            is_one_chain = len({old for old, _ in both}) == len({new for _, new in both}) == len(both)
+            is_one_chain &= len(both) < len(keys | others[1])
             if others[0] == federation and others[1] & keys and is_one_chain:
                 found.remove(others)
                 keys, handed_over, folders = keys | others[1], both, [*others[3], *folders]
         found.append((federation, keys, handed_over, folders))
     return [folders for *_, folders in found]
+
+
+def one_chain(chains: Iterable[Sequence[str]]) -> list[str]:
+    """Return all the aggregator's keys, each after the one that handed over to it.
+
+    Args:
+        chains: the keys that each folder shows, in their order: a site that joined later shows later ones alone.
+    """
+    shown = [*chains]
+    handed_over = {old: new for keys in shown for old, new in pairwise(keys)}
+    chain = [key for keys in shown for key in keys if key not in handed_over.values()][:1]
+    while chain and (key := handed_over.get(chain[-1])) is not None:
+        chain.append(key)
+    return chain
 
 
 def by_site(folders: Mapping[str, Reading]) -> dict[str, Reading]:

@@ -35,6 +35,7 @@ from shared.audit.archive import MirroredFolder
 from shared.audit.bindings import loose_records
 from shared.audit.contents import check_contents
 from shared.audit.reading import UNKNOWN, Finding, HiddenError, Reading
+from shared.audit.sites import one_chain
 from shared.errors import NotFoundError
 from shared.escaping import escape
 from shared.exchange import names
@@ -377,13 +378,12 @@ def summary(audits: Mapping[str, Audit], *, is_key_compared: bool) -> str:
     on_their_way = [
         f"{name}/{path}" if len(audits) > 1 else path for name, audit in audits.items() for path in audit.in_progress
     ]
-    keys = dict.fromkeys(key for audit in audits.values() for key in audit.aggregator_keys)
+    keys = one_chain(audit.aggregator_keys for audit in audits.values())
     removed = sum(len(audit.removed) for audit in audits.values())
     more = f", {len(on_their_way)} on their way ({', '.join(on_their_way)})" if on_their_way else ""
     more += f", {pluralize(removed, 'tensor file')} removed by the runs' own rule" if removed else ""
     paths = [path for audit in audits.values() for path in audit.handovers]
-    later_keys = {key for audit in audits.values() for key in audit.aggregator_keys[1:]}  # all folders show the same
-    handovers = sum(not names.is_handover(path, AGGREGATOR) for path in paths) + len(later_keys)
+    handovers = sum(not names.is_handover(path, AGGREGATOR) for path in paths) + len(keys[1:])
     more += f", {pluralize(handovers, 'hand-over')} of a key" if handovers else ""
     surveys = sum(len(audit.surveys) for audit in audits.values())
     more += (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ from click.testing import CliRunner
 
 from shared.audit.cli import main
 from shared.exchange import names
-from shared.exchange.names import MessageRef
-from shared.exchange.records.messages import Head, Status
+from shared.exchange.names import AGGREGATOR, MessageRef
+from shared.exchange.readme import README_TEXT
+from shared.exchange.records.messages import Federation, Handover, Head, SiteCard, Status
+from shared.exchange.records.values import now_text
 from shared.exchange.records.verdicts import FinalCard
-from shared.exchange.signing import canonical
+from shared.exchange.records.wire import FileEntry
+from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.weights import entry_of
 from tests.audit.recorded import Recorded
 from tests.federation.running import run_configuration
@@ -113,3 +117,47 @@ def test_a_folder_that_never_had_a_run_is_told_and_is_no_finding(tmp_path: Path)
     assert (code, f"north: is of run {RUN}, and {never}\n" in beside) == (0, True)
     document = json.loads(CliRunner().invoke(main, ["report", "--json", str(run.folders)]).stdout)
     assert [(each["not_here"], each["empty"]) for each in document["runs"]] == [([], ["north"])]
+
+
+ONE, OTHER, THIRD = (SigningKey(bytes([number]) * 32) for number in (101, 102, 103))
+
+
+def joined(home: Path, site: str, *keys: SigningKey) -> None:
+    """A hospital joins under the first of an aggregator's keys, which hands over to the next, and so on."""
+    home.mkdir(parents=True)
+    own, who = SigningKey(site.encode().ljust(32, b"0")), {"federation": "retina", "site": site}
+    card = SiteCard(**who, key=own.public, software="dropfed", enrolment="0" * 64, created=now_text())
+    readme = FileEntry(size=len(README_TEXT), sha256=digest_of(README_TEXT))
+    federation = Federation(
+        **who, aggregator_key=keys[0].public, site_key=own.public, created=now_text(), files={names.README: readme}
+    )
+    status = Status(
+        **who, time=now_text(), phase="waiting", run=None, round=0, progress_percent=0, trouble=None,
+        own_head=Head(), aggregator_head=Head(),
+    )  # fmt: skip
+    signed = {names.SITE_CARD: own.sign(card.model_dump()), names.FEDERATION: keys[0].sign(federation.model_dump())}
+    signed |= {names.README: README_TEXT, names.STATUS: own.sign(status.model_dump())}
+    for number, (key, new) in enumerate(pairwise(keys), 2):
+        handover = Handover(**who, number=number, key=new.public, after=Head(), created=now_text())
+        signed[names.handover_path(number, AGGREGATOR)] = key.sign(handover.model_dump())
+    for path, content in signed.items():
+        (home / path).parent.mkdir(exist_ok=True)
+        (home / path).write_bytes(content)
+
+
+def test_keys_are_told_in_the_order_in_which_they_handed_over(tmp_path: Path) -> None:
+    joined(tmp_path / "east", "east", OTHER, THIRD)
+    joined(tmp_path / "north", "north", ONE, OTHER)
+    code, said, _ = verified(tmp_path)
+    in_order = f"under aggregator key {ONE.public}, then {OTHER.public}, then {THIRD.public} "
+    assert (code, in_order in said, "2 hand-overs of a key" in said) == (0, True, True)
+    document = json.loads(CliRunner().invoke(main, ["report", "--json", str(tmp_path)]).stdout)
+    later = [each["key"] for each in document["later_aggregator_keys"]]
+    assert [document["aggregator_key"], *later] == [ONE.public, OTHER.public, THIRD.public]
+
+
+def test_keys_that_hand_over_in_a_circle_are_not_one_aggregators(tmp_path: Path) -> None:
+    joined(tmp_path / "east", "east", OTHER, ONE)
+    joined(tmp_path / "north", "north", ONE, OTHER)
+    code, _, beside = verified(tmp_path)
+    assert (code, "are of several federations" in beside) == (2, True)
