@@ -79,7 +79,11 @@ ENDED_AS: dict[Ending | None, str] = {
 }
 CHECKED = (
     ("Names", "Nothing lies in the folders that the protocol does not name."),
-    ("Keys", "Every message is signed, the hospital's by its own key and the aggregator's by the one that invited it."),
+    (
+        "Keys",
+        "Every message is signed: the hospital's by the key of its card, the aggregator's by the one that invited the "
+        "hospital, and either by one to which that key handed over. No two of them sign with the same key.",
+    ),
     ("Files", "Every file has the size and the SHA-256 that its signed message says, and none is missing or added."),
     (
         "Contents",
@@ -100,6 +104,7 @@ UNKNOWABLE = (
     "Whether free text, such as a reason, names a patient, a file or a folder. The software puts none there, which no "
     "machine can check: read what this page shows of it.",
     "Whether the aggregator's key is the real one: compare its digits with those you know from elsewhere.",
+    "Who has a key. Each hospital's software makes its own, and never sends it; that nobody copied it no folder shows.",
     "Times are by each sender's own clock. The order is certain, the hour is not.",
     "What happened outside these folders, and in folders that were not given to this check.",
 )
@@ -118,7 +123,7 @@ def report(folders: Mapping[str, Reading], audits: Mapping[str, Audit], *, is_ke
     """
     readings, called = by_site(folders), titles(folders)
     of_site = {reading.federation.site: audits[name] for name, reading in folders.items() if reading.federation}
-    # A folder that does not say whose it is may be called like another's hospital: its findings are told besides.
+    # A folder that does not say whose it is may have the name of a hospital whose folder is another: both are told.
     shown_as = {
         name: reading.federation.site if reading.federation else called[name] for name, reading in folders.items()
     }
@@ -206,6 +211,7 @@ def _run(readings: Mapping[str, Reading], run: str) -> Document:
     settings = settings_of(offered, run)
     listed = sharing_of(offered, run)
     sites = {site: _participant(reading, run) for site, reading in offered.items()}
+    rounds = [_round(offered, run, number, settings) for number in rounds_of(offered, run)]
     return {
         "run": run,
         "began": _began(readings, run),
@@ -217,7 +223,8 @@ def _run(readings: Mapping[str, Reading], run: str) -> Document:
         "sites": sites,
         "not_here": absent_sites(readings, run),
         "empty": empty_sites(readings, run),
-        "rounds": [_round(offered, run, number, settings) for number in rounds_of(offered, run)],
+        "rounds": rounds,
+        "answers": sum(found["answered"] is not None for each in rounds for found in each["sites"].values()),
         "verdicts": dict(sum((Counter(site["verdicts"]) for site in sites.values()), Counter())),
         "outcome": _outcome(offered, run),
         "digest": closing(offered, run).model_dump() if offered else None,

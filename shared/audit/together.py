@@ -1,8 +1,11 @@
 """What the folders of one federation show only together; it becomes a finding in the folder that it is about.
 
-offers      every hospital of a run was offered the same
-cards       and was told the same of the final model, also where that is the hospital's own
-runs        a hospital that a card says took part has something of the run in its folder
+    offers      every hospital of a run was offered the same
+    cards       and was told the same of the final model, also where that is the hospital's own
+    keys        no two sides sign with one key
+    runs        a hospital that a card says took part has something of the run in its folder
+
+What is encrypted, and no key opens, is compared with nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ def find_together(readings: Mapping[str, Reading]) -> None:
     Args:
         readings: by site.
     """
+    _find_shared_keys(readings)
     for run in sorted({run for reading in readings.values() for run in reading.runs}):
         for kind, (files, why) in _ALIKE.items():
             for name in files:
@@ -36,6 +40,16 @@ def find_together(readings: Mapping[str, Reading]) -> None:
             if site in readings and not readings[site].has_any_of(run):
                 what = f"is missing, as is all else of the run: the final card in the folder of {told_in} says that "
                 readings[site].find(MessageRef("offer", run).manifest, f"{what}{site} took part")
+
+
+def _find_shared_keys(readings: Mapping[str, Reading]) -> None:
+    """Note each site's key that the aggregator, or another site, signs with too."""
+    whose = {key: "the aggregator" for reading in readings.values() for key in reading.aggregator.keys}
+    for site, reading in sorted(readings.items()):
+        for number, key in enumerate(reading.site.keys, 1):
+            if (other := whose.setdefault(key, site)) != site:
+                path = names.SITE_CARD if number == 1 else names.handover_path(number, site)
+                reading.find(path, f"shows a key that {other} signs with too: whoever has it can sign for both")
 
 
 def took_part(readings: Mapping[str, Reading], run: str) -> dict[str, str]:

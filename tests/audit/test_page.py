@@ -119,6 +119,13 @@ def answer_a_survey(run: Played, own_head: Head | None = None) -> None:
         write_file(run.drop / path, content)
 
 
+def test_a_request_that_was_not_answered_is_no_answer(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    assert "<summary>1 request in 1 round, 0 of them answered</summary>" in page_of(run.drop, tmp_path / "page.html")[1]
+
+
 def test_a_message_of_which_only_a_sheet_speaks_is_found_missing(tmp_path: Path) -> None:
     run = Played(tmp_path)
     run.beat()
@@ -206,11 +213,16 @@ def test_settings_are_folded_up_and_so_are_the_answers_of_several_runs(played: P
     assert re.search(
         r"<details><summary>\d+ settings</summary>\s*<div[^>]* aria-label=\"Settings of run octa-1\">", page
     )
-    assert "<details open><summary>2 answers in 2 rounds: 1 accepted, 1 validated</summary>" in page
+    assert (
+        "<details open><summary>2 requests in 2 rounds, 2 of them answered: 1 accepted, 1 validated</summary>" in page
+    )
     readings = read_folders(open_archive([str(played.drop)]))
     document = report(readings, {name: verified(each) for name, each in readings.items()}, is_key_compared=True)
     twice = render_page(document | {"runs": document["runs"] * 2})
-    assert twice.count("<details><summary>2 answers in 2 rounds: 1 accepted, 1 validated</summary>") == 2
+    assert (
+        twice.count("<details><summary>2 requests in 2 rounds, 2 of them answered: 1 accepted, 1 validated</summary>")
+        == 2
+    )
 
 
 def test_what_is_encrypted_is_no_warning_as_such(tmp_path: Path) -> None:

@@ -122,10 +122,10 @@ def test_a_folder_that_never_had_a_run_is_told_and_is_no_finding(tmp_path: Path)
 ONE, OTHER, THIRD = (SigningKey(bytes([number]) * 32) for number in (101, 102, 103))
 
 
-def joined(home: Path, site: str, *keys: SigningKey) -> None:
+def joined(home: Path, site: str, *keys: SigningKey, own: SigningKey | None = None) -> None:
     """A hospital joins under the first of an aggregator's keys, which hands over to the next, and so on."""
     home.mkdir(parents=True)
-    own, who = SigningKey(site.encode().ljust(32, b"0")), {"federation": "retina", "site": site}
+    own, who = own or SigningKey(site.encode().ljust(32, b"0")), {"federation": "retina", "site": site}
     card = SiteCard(**who, key=own.public, software="dropfed", enrolment="0" * 64, created=now_text())
     readme = FileEntry(size=len(README_TEXT), sha256=digest_of(README_TEXT))
     federation = Federation(
@@ -161,3 +161,15 @@ def test_keys_that_hand_over_in_a_circle_are_not_one_aggregators(tmp_path: Path)
     joined(tmp_path / "north", "north", ONE, OTHER)
     code, _, beside = verified(tmp_path)
     assert (code, "are of several federations" in beside) == (2, True)
+
+
+def test_one_key_of_two_sides_is_found(tmp_path: Path) -> None:
+    for site, own in (("east", OTHER), ("north", OTHER), ("south", THIRD), ("west", ONE)):
+        joined(tmp_path / site, site, ONE, own=own)
+    code, said, _ = verified(tmp_path)
+    what = "shows a key that {} signs with too: whoever has it can sign for both"
+    lines = [
+        f"{tmp_path}/{site}/{names.SITE_CARD}: {what.format(whose)}"
+        for site, whose in (("north", "east"), ("west", "the aggregator"))
+    ]
+    assert (code, said.splitlines()) == (1, lines)
