@@ -19,12 +19,13 @@ from shared.exchange.records.messages import Federation, Head, Manifest, SiteCar
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.surveys import SignedSheet, Survey
 from shared.exchange.records.wire import FileEntry
-from shared.exchange.signing import SigningKey, canonical, digest_of
+from shared.exchange.signing import KEY_FILE, SigningKey, canonical, digest_of
 from shared.folder.durable import hash_file, write_file
 from tests.federation.running import run_configuration, staging_run
 from tests.test_survey_report import WHEN, sheet
 
-OURS, THEIRS = SigningKey(bytes([1]) * 32), SigningKey(bytes([2]) * 32)
+SECRET = bytes([1]) * 32
+OURS, THEIRS = SigningKey(SECRET), SigningKey(bytes([2]) * 32)
 README = {names.README: FileEntry(size=1, sha256="0" * 64)}
 SITES = ["east", "north", "south"]
 RUN = run_configuration(sites=SITES, quorum=2, task="dr_staging")
@@ -115,6 +116,7 @@ def test_validate_prints_it(tmp_path: Path) -> None:
     initialise(work, "retina", {site: f"http://127.0.0.1/{site}/" for site in SITES}, "aggregator")
     for site in SITES:
         write_file(work / "passwords" / site, b"x", private=True)
+    write_file(work / KEY_FILE, SECRET.hex().encode(), private=True)
     surveyed(work, LARGEST_IS_NORTH)
     (tmp_path / "RUN.yaml").write_bytes(dump_yaml(run))
     result = CliRunner().invoke(main, ["validate", str(tmp_path / "RUN.yaml"), "--work", str(work)])
