@@ -15,11 +15,19 @@ from functools import partial
 from pathlib import Path
 
 from aggregator import rounds
-from aggregator.facts import awaited, early_offers, late_update, may_be_offered_early, run_facts, site_facts
+from aggregator.facts import (
+    awaited,
+    early_offers,
+    late_update,
+    left_unanswered,
+    may_be_offered_early,
+    run_facts,
+    site_facts,
+)
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import ModelWork
 from aggregator.results import best_so_far, choose_final, no_gain, run_outcome, run_standstills
-from aggregator.store import RunStore, training_images, withdrawal_of
+from aggregator.store import RunStore, training_images
 from shared.doors.numbers import finite
 from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, PluginError, Stopped
 from shared.exchange import names
@@ -594,7 +602,7 @@ class Daemon:
         participants, limit = self._store.participants(round_no), self._limit(round_no)
         checked = {site: self._store.score(round_no, site) for site in participants}
         update = partial(self._update, round_no)
-        withdrawn = {site for site in participants if withdrawal_of(self._ledgers[site], self._run.run) is not None}
+        withdrawn = {site for site in participants if left_unanswered(self._ledgers[site], self._run.run, round_no)}
         came_late = {site: self._check_late(round_no, site) for site, each in checked.items() if each is None}
         late = {site: each for site, each in came_late.items() if each is not None}
         return self._work.verdicts(ClosedRound(round_no, checked, limit, update, withdrawn, late))

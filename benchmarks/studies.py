@@ -52,9 +52,9 @@ TABLES = (
 def main() -> None:
     """Run one study and record it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is finished is kept, as after Ctrl-C
-    which, *source = sys.argv[1:]
-    design = DESIGNS[which]
-    if design.needs_images != bool(source):
+    which, *source = sys.argv[1:] or [""]
+    design = DESIGNS.get(which)
+    if design is None or design.needs_images != bool(source):
         raise SystemExit(__doc__)
     root = (BUILD / which).resolve()
     sites = _laid_out(which, root / "data", Path(*source).resolve())

@@ -110,7 +110,6 @@ class _Verification:
         self._messages = reading.messages
         self._find = reading.find
         self._is_mirror = isinstance(reading.folder, MirroredFolder)
-        self._newest_to_come = 0  # number of a message of the site's that a mirror may fetch yet
         self._audit = Audit(
             reading.federation,
             messages=len(reading.messages),
@@ -264,9 +263,7 @@ class _Verification:
                 if message.digest != head.digest:
                     self._find_in(message, f"is not the number {head.seq} of {sender} that {said_in} speaks of")
                 return
-        if self._is_mirror and sender != AGGREGATOR and len(sent) == self._reading.head_of(sender).seq < head.seq:
-            # The aggregator reads a heartbeat, or a sheet, before it has fetched the messages that this speaks of.
-            self._newest_to_come = max(self._newest_to_come, head.seq)
+        if self._is_to_come(sender, head):
             return
         what = f"speaks of message {head.seq} of {sender}, which is not there"
         if sent and sent[-1].manifest.seq < head.seq:
@@ -275,9 +272,17 @@ class _Verification:
             what += f"all after it, up to {head.seq}, are missing, removed or not right"
         self._find(said_in, what)
 
+    def _is_to_come(self, sender: str, head: Head) -> bool:
+        """Return whether a mirror may fetch a message of the site's yet: the aggregator reads a heartbeat, or a sheet,
+        before the messages that this speaks of.
+        """
+        newest = self._reading.head_of(sender).seq
+        return self._is_mirror and sender != AGGREGATOR and len(self._reading.sent_by(sender)) == newest < head.seq
+
     def _note_to_come(self, site: str) -> None:
         """Note what a mirror has not fetched yet, unless it is fetching: then that is told by its path."""
-        first, last = self._reading.head_of(site).seq + 1, self._newest_to_come
+        heads = [head.seq for _, sender, head in self._reading.reported_heads() if self._is_to_come(sender, head)]
+        first, last = self._reading.head_of(site).seq + 1, max(heads, default=0)
         if last and not any(ref.is_from_site and MANIFEST not in found for ref, found in self._reading.by_ref.items()):
             told = f"message {last}" if first == last else f"messages {first} to {last}"
             self._audit.in_progress.append(f"{told} of {site}")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
+from aggregator.rounds import CloseRound
 from aggregator.run_view import view_run
 from aggregator.store import RunStore
 from shared.audit.verify import lines, verify
@@ -30,6 +31,7 @@ from tests.audit.recorded import Recorded
 from tests.audit.replaying import not_same, replayed
 from tests.federation.running import RUN, WAIT_S, Federation, run_configuration
 from tests.federation.scripted import ScriptedSite, metrics
+from tests.staged import Staged
 
 SITES = ["east", "north", "south"]
 DIGEST = "ab" * 32
@@ -303,3 +305,25 @@ def test_an_answer_taken_up_before_a_kill_counts_once_and_the_run_is_computed_ag
     assert steps[2, "verdict on the answer of north to round 1"] == "same"
     assert steps[1, "aggregate 1"] == steps[2, "aggregate 2"] == "same"
     assert "differs" not in steps.values()
+
+
+def test_an_answer_that_came_with_a_withdrawal_while_its_round_was_being_closed_is_late(tmp_path: Path) -> None:
+    run = Staged(tmp_path, {"north": "accepted", "south": "accepted"}, rounds=1)
+    north, of_run = run.sites["north"], run.store.configuration().run
+    while north.channel.ledger.message(MessageRef("update", of_run, 1)) is None:
+        assert run.store.verdicts(1) is None
+        run.aggregator_acts()
+        for site, played in run.sites.items():
+            run.folder_sync_works(site)
+            played.acts()
+    north.withdraws()
+    north.heartbeat.beat("waiting", north.channel, now=True)
+    for _ in ("update", "withdrawal"):
+        run.folder_sync_works("north")
+    ledger = run.daemon._ledgers["north"]
+    assert [message.ref.kind for message in ledger.peer_messages()] == ["consent", "update", "withdrawal"]
+    run.daemon._act(CloseRound(1))  # which was decided at the deadline, before both of these were here
+    verdicts = run.store.verdicts(1)
+    assert verdicts is not None
+    assert verdicts["north"].status == "late"
+    assert verdicts["north"].reason == "no answer came before the round closed"
