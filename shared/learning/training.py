@@ -207,8 +207,12 @@ def begin_epoch(local: Local, optimizer: torch.optim.Optimizer, epoch: Epoch) ->
 def drawing(computing: Computing, seed: int) -> Iterator[None]:
     """Have a network in training draw what it drops by a seed of its own, in its arithmetic."""
     device = torch.device(computing.device)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), computing.arithmetic():
-        torch.manual_seed(seed)
+    on_cuda = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_cuda else []), computing.arithmetic():
+        # Not torch.manual_seed: for each kind of device that is not there it notes the stack, a millisecond a step.
+        torch.default_generator.manual_seed(seed)
+        if on_cuda:
+            torch.cuda.manual_seed_all(seed)
         yield
 
 

@@ -51,9 +51,18 @@ def whole_network(name: str, side: int, levels: Levels) -> tuple[OrderedDict[str
         DropfedError: torchvision cannot be imported.
     """
     make = _maker(name, side, levels)
-    with torch.device("meta"):  # once without numbers, which costs nothing, to see what comes out
-        width = _width(make, name, side)
-    return make(), width
+    try:
+        layers = make()
+        network = nn.Sequential(layers).eval()
+        with torch.no_grad():
+            features = network(torch.zeros(1, 3, side, side))
+    except Exception as error:  # a network's own, of whatever kind
+        told = " ".join(str(error).split())[:200]
+        raise ConfigurationError(
+            [f"task_options: encoder: {name} takes no images of {side} × {side} pixels ({told}); change image_size"]
+        ) from error
+    network.train()
+    return layers, int(features.shape[1])
 
 
 def published_side(name: str) -> int | None:
@@ -79,19 +88,6 @@ def _maker(name: str, side: int, levels: Levels) -> Callable[[], OrderedDict[str
     if not callable(build):
         raise ConfigurationError([f"encoder: what its plug-in provides as {name} cannot be called; correct it"])
     return lambda: OrderedDict(network=build(side))
-
-
-def _width(make: Callable[[], OrderedDict[str, nn.Module]], name: str, side: int) -> int:
-    try:
-        network = nn.Sequential(make()).eval()
-        with torch.no_grad():
-            features = network(torch.zeros(1, 3, side, side))
-    except Exception as error:  # a network's own, of whatever kind
-        told = " ".join(str(error).split())[:200]
-        raise ConfigurationError(
-            [f"task_options: encoder: {name} takes no images of {side} × {side} pixels ({told}); change image_size"]
-        ) from error
-    return int(features.shape[1])
 
 
 def _torchvision(name: str, side: int) -> Callable[[], OrderedDict[str, nn.Module]]:
