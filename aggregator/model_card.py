@@ -221,7 +221,7 @@ def model_card(work: Path, store: RunStore, card: FinalCard) -> ModelCard:
         privacy=run.privacy.model_dump(mode="json") if run.privacy else None,
         inputs=Inputs(
             sha256={name: hash_file(store.home / name)[1] for name in inputs},
-            contributions={site: _contribution(ledgers.get(site), run.run, found) for site, found in sites.items()},
+            contributions={site: _contribution(store, ledgers.get(site), site, found) for site, found in sites.items()},
             final_messages={site: _digest(ledgers.get(site), final) for site in run.sites},
         ),
         software={"python": platform.python_version()} | {name: version(name) for name in SOFTWARE},
@@ -298,11 +298,15 @@ def _total(sites: Mapping[str, CardSite], split: Split) -> int | None:
     return sum(map(int, counts)) if counts and all(count.isdecimal() for count in counts) else None
 
 
-def _contribution(ledger: Mirror | None, run: str, site: CardSite) -> Contribution | None:
-    if not site.rounds_in_the_model:
+def _contribution(store: RunStore, ledger: Mirror | None, site: str, found: CardSite) -> Contribution | None:
+    """Return a site's last update in the model; one that came late belongs to the round before it counted."""
+    if not found.rounds_in_the_model:
         return None
-    last = max(site.rounds_in_the_model)
-    return Contribution(last, _digest(ledger, MessageRef("update", run, last)))
+    last = max(found.rounds_in_the_model)
+    verdict = (store.verdicts(last) or {}).get(site)
+    if verdict and verdict.late and verdict.late.weight:
+        return Contribution(last - 1, verdict.late.update)
+    return Contribution(last, _digest(ledger, MessageRef("update", store.run, last)))
 
 
 def _digest(ledger: Mirror | None, ref: MessageRef) -> str | None:

@@ -15,6 +15,7 @@ from shared.exchange import names
 from shared.exchange.names import MessageRef
 from shared.exchange.records.answers import Withdrawal
 from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.verdicts import CameLate
 from shared.exchange.records.wire import Encrypt
 from shared.exchange.signing import canonical, digest_of
 from shared.folder.durable import hash_file, write_file
@@ -102,6 +103,20 @@ def test_the_card_says_what_is_known_and_null_for_the_rest(played: Played, card:
     assert (card["privacy"], card["licence"]) == (None, None)
     assert "not for diagnosis" in card["intended_use"]
     assert any("not a whole model" in limit for limit in card["limits"])
+
+
+def test_a_last_update_that_came_late_is_the_one_of_the_round_before(tmp_path: Path) -> None:
+    played, store = ended_run(tmp_path)
+    manifest = hash_file(played.drop / MessageRef("update", RUN, 1).path / names.MANIFEST)[1]
+    closed, card = store.verdicts(2), store.card()
+    assert closed and card
+    late = CameLate(update=manifest, score="0.9", weight="1.0", reason="")
+    store.close_round(2, {"north": closed["north"].model_copy(update={"status": "late", "late": late})})
+    store.write_card(card.model_copy(update={"chosen_round": 2, "took_part": {"1": [], "2": ["north"]}}))
+    result = export(tmp_path / "aggregator", tmp_path / "model")
+    assert result.exit_code == 0, result.output
+    written = json.loads((tmp_path / "model" / "model-card.json").read_text(encoding="utf-8"))
+    assert written["inputs"]["contributions"]["north"] == {"round": 1, "manifest": manifest}
 
 
 def test_the_card_for_people(exported: Path, card: dict[str, Any]) -> None:
