@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -40,7 +40,7 @@ from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import Name
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, Cosine, Plugin, RunConfiguration
-from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.exchange.records.values import Digest, Record
 from shared.exchange.signing import KEY_FILE, SigningKey
 from shared.folder.lock import require_work
@@ -420,14 +420,7 @@ def _remarks(
     absent = [site for site in run.sites if not (work / "sites" / site / names.MIRROR / names.SITE_CARD).exists()]
     if absent:
         yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
-    down, up = _sizes_of_a_round(learning)
-    in_all = f"up to {size_text((run.rounds + 2) * down)} to each site and {size_text(run.rounds * up)} back"
-    form = f" as {run.wire.numbers}" + (", before compression" if run.wire.compression != "none" else "")
-    yield Finding(
-        "note",
-        f"weights: each round sends {size_text(down)} to a site and {size_text(up)} back{form}, the whole run "
-        f"{in_all}; {_kept(run)}",
-    )
+    yield _about_weights(run, learning.division)
 
 
 def _about_beginning(work: Path, run: RunConfiguration, division: Sharing) -> Iterator[Finding]:
@@ -552,15 +545,24 @@ def _about_tolerance(learning: Learning, score: float | None) -> Finding:
     return Finding("warning", f"{said}, {more}")
 
 
-def _sizes_of_a_round(learning: Learning) -> tuple[int, int]:
-    """Return how many bytes of weights go to a site, and come back, in a training round."""
-    division, width = learning.division, 4 if learning.run.wire.numbers == "float32" else 2
-    model = sum(prod(listed.shape) for listed in division.tensors.values()) * width
-    beside = {
-        kind: sum(prod(shape.shape) for group in division.groups(kind).values() for shape in group.values()) * 4
-        for kind in ("round", "update")
-    }
-    return model + beside["round"], model + beside["update"]
+def _about_weights(run: RunConfiguration, division: Sharing) -> Finding:
+    """Return how many bytes of weights go to a site and come back: in a training round, and in the whole run."""
+
+    def size(*parts: Mapping[str, TensorShape], width: int = 4) -> int:
+        return width * sum(prod(listed.shape) for part in parts for listed in part.values())
+
+    model = size(division.tensors, width=4 if run.wire.numbers == "float32" else 2)
+    down, up, final = (model + size(*division.groups(kind).values()) for kind in ("round", "update", "final"))
+    offer = size(division.offered.tensors)
+    # Every training round and the closing one send the model, and so does the end.
+    whole = offer + (run.rounds + 1) * down + final
+    once = f" ({size_text(offer)} of it once, with the offer)" if offer else ""
+    form = f" as {run.wire.numbers}" + (", before compression" if run.wire.compression != "none" else "")
+    return Finding(
+        "note",
+        f"weights: each round sends {size_text(down)} to a site and {size_text(up)} back{form}, the whole run "
+        f"up to {size_text(whole)} to each site{once} and {size_text(run.rounds * up)} back; {_kept(run)}",
+    )
 
 
 def _kept(run: RunConfiguration) -> str:

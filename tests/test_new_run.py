@@ -206,6 +206,19 @@ def test_what_a_file_that_was_cut_off_leaves_to_the_defaults_is_told(prepared: P
     assert ", method_options, augmentation, split, wire, " in told and "rounds" not in told
 
 
+def test_what_comes_once_with_the_offer_counts_among_the_bytes_of_the_whole_run(prepared: Path, tmp_path: Path) -> None:
+    path, small = tmp_path / "RUN.yaml", {"image_size": 32, "widths": [4, 8]}
+    run = run_configuration(run="kept", sites=["north"], quorum=1, rounds=3, method="fedbn", task_options=small)
+    path.write_bytes(dump_yaml(run))
+    result = command("validate", path, "--work", prepared)
+    assert result.exit_code == 0, result.output
+    (told,) = re.findall(
+        r"each round sends ([\d.]+) kB to .* up to ([\d.]+) kB to .* \((\d+) bytes of it once", result.output
+    )
+    each, whole, offer = map(float, told)
+    assert whole == pytest.approx(5 * each + offer / 1000, abs=0.1)
+
+
 def test_an_answer_that_cannot_be_is_asked_for_again_at_once(prepared: Path, tmp_path: Path) -> None:
     output, there = tmp_path / "RUN.yaml", tmp_path / "there.yaml"
     there.write_text("mine")
