@@ -447,6 +447,16 @@ def test_who_waited_for_whom() -> None:
     assert timeline(view_of_rounds([{"north": entry(None, None, None)}])).why_none == "no site was asked yet"
 
 
+def test_an_update_that_comes_after_its_round_has_closed_blames_no_clock() -> None:
+    late = replace(entry(f"{NOON}00Z", f"{NOON}55Z", f"{NOON}50Z"), status="late")
+    in_time = entry(f"{NOON}00Z", f"{NOON}40Z", f"{NOON}50Z")
+    figure = timeline(view_of_rounds([{"north": late, "south": in_time}]))
+    assert cells(figure, "seconds until settled") == [None, 10]
+    assert "came after the round had closed" in (drawn := figure.svg.decode()) and "clock disagrees" not in drawn
+    wrong = timeline(view_of_rounds([{"north": replace(late, status="accepted"), "south": in_time}]))
+    assert "clock disagrees" in (drawn := wrong.svg.decode()) and "came after" not in drawn
+
+
 @pytest.mark.parametrize("settled", [None, f"{NOON}50Z"])
 def test_a_clock_that_is_years_ahead_stretches_nothing(settled: str | None) -> None:
     ahead, right = (entry(f"{NOON}00Z", answered, settled) for answered in ("2999-01-01T00:00:00Z", f"{NOON}40Z"))

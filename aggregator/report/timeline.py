@@ -18,6 +18,7 @@ _KINDS = {
     "answering": ("asked to answered", BLUE, ""),
     "waiting": ("answered to settled: waits for the others and the aggregator", SAND, "///"),
     "silent": ("asked, no answer", "#b9c0c8", "..."),
+    "late": ("asked to settled; its update came after the round had closed", "#8a939e", "ooo"),
     "clocks": ("asked to settled; its clock disagrees with the aggregator's", ORANGE, "xx"),
 }
 """What a bar says, its colour and its hatch."""
@@ -107,9 +108,17 @@ def _parts(part: Part, now: float) -> list[tuple[str, float, float]]:
     end = settled or now
     if answered is None:
         return [("silent", asked, end)]
+    if _came_after(part):
+        return [("late", asked, end)]
     if not asked <= answered <= end:
         return [("clocks", asked, end)]
     return [("answering", asked, answered), ("waiting", answered, end)]
+
+
+def _came_after(part: Part) -> bool:
+    """Return whether a late update was signed once its round was settled, as by right clocks most are."""
+    _, answered, settled = part.times
+    return part.status == "late" and answered is not None and settled is not None and answered > settled
 
 
 def _table(view: RunView) -> Table:
@@ -127,7 +136,7 @@ def _table(view: RunView) -> Table:
                 [
                     *(each.round, site, part.asked, part.answered, part.settled),
                     int(answered - asked) if answered and asked else None,
-                    int(settled - answered) if settled and answered else None,
+                    int(settled - answered) if settled and answered and not _came_after(part) else None,
                     ", ".join(waited_for) or None,
                     *(part.bytes.down, part.bytes.up),
                 ]
