@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -62,6 +62,9 @@ from site_client.final import write_final
 from site_client.round_work import as_promised
 from site_client.train import Files, Trainer
 from studies.configuration import POOLED
+
+Said = TypeVar("Said")
+"""What a site said or was told in a round."""
 
 EVERYONE = Policy(
     minimum_count=1,
@@ -437,24 +440,27 @@ def pooled(sites: Mapping[str, Site]) -> Site:
 
 
 def _beside(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return what several runs came to, each of other sites and as many rounds."""
+    """Return what several runs came to, each of other sites; by ``stop_after`` one may end before another."""
     first = outcomes[0]
     return Outcome(
         run=first.run,
         card=first.card,
         chosen={site: chosen for outcome in outcomes for site, chosen in outcome.chosen.items()},
-        tables={
-            number: {site: table for outcome in outcomes for site, table in outcome.tables[number].items()}
-            for number in first.tables
-        },
-        verdicts={
-            number: {site: verdict for outcome in outcomes for site, verdict in outcome.verdicts[number].items()}
-            for number in first.verdicts
-        },
+        tables=_joined([outcome.tables for outcome in outcomes]),
+        verdicts=_joined([outcome.verdicts for outcome in outcomes]),
         finals={site: final for outcome in outcomes for site, final in outcome.finals.items()},
         sent_bytes=0,
         received_bytes=0,
     )
+
+
+def _joined(parts: Iterable[Mapping[int, Mapping[str, Said]]]) -> dict[int, dict[str, Said]]:
+    """Return what each round holds of the sites of all parts."""
+    joined: dict[int, dict[str, Said]] = {}
+    for part in parts:
+        for number, of_round in part.items():
+            joined.setdefault(number, {}).update(of_round)
+    return joined
 
 
 def _participants(run: RunConfiguration, in_turn: bool, round_no: int) -> tuple[str, ...]:

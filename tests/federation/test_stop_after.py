@@ -12,10 +12,12 @@ from aggregator.run_view import view_run
 from aggregator.store import RunStore
 from shared.errors import ConfigurationError
 from shared.exchange.records.run import StopAfter
+from shared.exchange.records.verdicts import FinalCard, Verdict
+from shared.exchange.tables import MetricsRow
 from shared.learning.choice import Scores, gains_nothing
 from shared.learning.outcome import reason_text
 from shared.learning.run_checks import check_together
-from studies.simulation import run_rounds
+from studies.simulation import Outcome, _beside, run_rounds
 from tests.audit.recorded import Recorded
 from tests.audit.replaying import not_same, replayed
 from tests.federation.in_turns import as_before, in_turns
@@ -78,6 +80,20 @@ def test_daemons_simulator_and_replay_end_after_the_same_round(tmp_path: Path) -
     with as_before():
         played = run_rounds(run, {site: setting.data_of(site) for site in run.sites}, tmp_path / "simulated")
     assert list(played.tables) == [1, 2] and played.card.chosen_round == view.chosen_round
+
+
+def test_sites_that_are_each_trained_alone_need_not_end_after_the_same_round() -> None:
+    run, card = run_configuration(), FinalCard.model_construct()
+
+    def ended(site: str, after: int) -> Outcome:
+        tables: dict[int, dict[str, list[MetricsRow]]] = {number: {site: []} for number in range(1, after + 1)}
+        verdicts = {number: {site: Verdict.model_construct()} for number in tables}
+        return Outcome(run, card, {site: after}, tables, verdicts, {}, 0, 0)
+
+    for parts in ([ended("north", 2), ended("south", 3)], [ended("south", 3), ended("north", 2)]):
+        found = _beside(parts)
+        for by_round in (found.tables, found.verdicts):
+            assert [sorted(by_round[number]) for number in (1, 2, 3)] == [["north", "south"]] * 2 + [["south"]]
 
 
 def test_a_run_that_went_on_regardless_is_noticed(tmp_path: Path) -> None:
