@@ -11,6 +11,7 @@ import sys
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from shared.learning.tasks import task_named
 from site_client.cli import main
 from tests.browser import chromium
 from tests.learning.exports import DISEASES, VESSELS, write_export
-from tests.learning.small_sites import LABELS, SIGNALS, write_small
+from tests.learning.small_sites import LABELS, SIGNALS, write_labelled_vessels, write_small
 
 RIGHT, LEFT, HOME, END = "\ue014", "\ue012", "\ue011", "\ue010"
 
@@ -79,6 +80,19 @@ def test_the_lowest_dice_comes_first(folder: Path) -> None:
     assert found[0] == 0, "the mask of noise is empty"
     assert names_in(page)[0] == "a &lt;b&gt;wide&lt; one"
     assert page.count("<figcaption>mask (in colour)</figcaption>") == 5
+
+
+def test_the_dice_of_several_labels_is_the_mean_over_them_as_in_the_scores(tmp_path: Path) -> None:
+    options = {"labels": ["none", "artery", "vein"], "widths": [4, 8]}
+    write_export(tmp_path / "model", task="segmentation", method="mean", task_options=options)
+    write_labelled_vessels(tmp_path / "data", images=3)
+    asked = ["evaluate", str(tmp_path / "data"), "--page", str(tmp_path / "page.html"), "--all"]
+    result = CliRunner().invoke(main, [*asked, "--model", str(tmp_path / "model")])
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    shown = [float(value) for value in re.findall(r"Dice (\d\.\d{3}) against the mask", page)]
+    (scored,) = re.findall(r"(?m)^dice_mean +(\d\.\d+)", result.output)
+    assert fmean(shown) == pytest.approx(float(scored), abs=0.001)
 
 
 def test_pictures_are_in_the_page_and_bounded(folder: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from click.testing import CliRunner
 from PIL import Image
 
 from aggregator.cli import main
+from aggregator.report.examples import examples, kinds_of
 from aggregator.report.figures import Figure, picture
-from aggregator.report.heldout import PIXELS_PER_IMAGE, measure, open_heldout
+from aggregator.report.heldout import PIXELS_PER_IMAGE, Example, measure, open_heldout
 from aggregator.report.heldout_figures import TITLES, heldout_figures
 from aggregator.report.meanings import meanings
 from aggregator.report.site_figures import curves, of_classes
@@ -48,6 +50,7 @@ from shared.learning.tolerance import probe_seed
 from shared.learning.training import evaluate
 from tests import views
 from tests.federation.running import run_configuration, staging_run, write_data
+from tests.learning.small_sites import write_labelled_vessels
 from tests.played import RUN, TENSORS, Played, begun, ended_run
 from tests.test_report import report
 from tests.views import view_of_rounds
@@ -290,10 +293,15 @@ def test_pages_are_not_mixed_with_the_other_forms(run: Played, store: RunStore) 
 # --- measured on held-out images ---------------------------------------------------------------------------
 
 
-def launched(work: Path, run: RunConfiguration, images: int) -> RunStore:
-    """A work directory with held-out images and the first, untrained model."""
+def launched(work: Path, run: RunConfiguration, images: int | None) -> RunStore:
+    """A work directory with held-out images and the first, untrained model.
+
+    Args:
+        images: held-out; None: they are there already.
+    """
     initialise(work, "retina", {site: f"http://127.0.0.1/{site}/" for site in run.sites}, "aggregator")
-    write_data(run.task, work / "heldout", 0, images, seed=3)
+    if images is not None:
+        write_data(run.task, work / "heldout", 0, images, seed=3)
     file = work / "aggregator.yaml"
     file.write_text(re.sub(r"(?m)^heldout:.*$", f"heldout: {{{run.task}: heldout}}", file.read_text()))
     heldout = open_heldout(work, run)
@@ -333,6 +341,24 @@ def test_a_whole_model_is_measured_as_everywhere(segmenting: tuple[Path, RunStor
         assert np.array_equal(example.truth, sample.mask)
         assert np.allclose(example.image, sample.image)
         assert example.uncertainty.shape == example.predicted.shape == sample.mask.shape
+
+
+def test_the_dice_of_examples_is_the_mean_over_labels_as_the_score_beside_it(tmp_path: Path) -> None:
+    options = {"labels": ["none", "artery", "vein"], "image_size": None, "widths": [4, 8]}
+    write_labelled_vessels(tmp_path / "heldout", images=3)
+    run = run_configuration(task="segmentation", method="mean", task_options=options)
+    store = launched(tmp_path, run, images=None)
+    measured = measure(open_heldout(tmp_path, run), store, 0)
+    assert fmean(each.dice for each in measured.examples) == pytest.approx(measured.scores["dice_mean"])
+    assert "other class" in examples(measured).svg.decode()
+    two = replace(measured, classes=measured.classes[:2])
+    assert "other class" not in examples(two).svg.decode()
+
+
+def test_a_pixel_of_a_wrong_class_is_not_found() -> None:
+    truth, predicted = np.array([[0, 1, 0, 1, 2]]), np.array([[0, 0, 1, 1, 1]])
+    example = Example(1, np.zeros((1, 5), np.float32), truth, predicted, np.zeros((1, 5)), 0.5)
+    assert kinds_of(example).tolist() == [[0, 1, 2, 3, 4]]
 
 
 def test_a_head_at_the_sites_leaves_the_probe(grading: tuple[Path, RunStore]) -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure as Sheet
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 
-from aggregator.report.figures import ORANGE, SKY, SOFT, Figure, picture
+from aggregator.report.figures import ORANGE, PINK, SKY, SOFT, Figure, picture
 from aggregator.report.heldout import Example, Measured
 from aggregator.report.tables import Cell, Table
 
 TITLE = "Examples"
 _KINDS = {"rightly left out": "#000000", "missed": ORANGE, "too much": SKY, "found": "#ffffff"}
 """What a pixel of an answer may be, in the order of their numbers."""
+_FOUND = 3
+_OF_SEVERAL = _KINDS | {"other class": PINK}
+"""The same where there are several classes besides the background: one may be taken for another."""
 
 
 def examples(measured: Measured) -> Figure:
@@ -34,7 +39,8 @@ def examples(measured: Measured) -> Figure:
     said = "; ".join(f"image {each.number}: Dice {each.dice:.3f}" for each in measured.examples)
     alt = f"Image, truth, answer and u side by side. {said}."
     table = Table("examples", "The images shown", ("image", "Dice", "wrong pixels (share)", "mean u"), rows)
-    svg, png = picture(lambda sheet: _draw(sheet, measured.examples), 9.2, 0.9 + 1.95 * len(rows))
+    kinds = _OF_SEVERAL if len(measured.classes) > 2 else _KINDS
+    svg, png = picture(lambda sheet: _draw(sheet, measured.examples, kinds), 9.2, 0.9 + 1.95 * len(rows))
     return Figure("examples", TITLE, caption, alt, table, svg, png, is_wide=True)
 
 
@@ -44,17 +50,17 @@ def _why_none(measured: Measured) -> str:
     return "the task grades images and segments none"
 
 
-def _draw(sheet: Sheet, chosen: Sequence[Example]) -> None:
+def _draw(sheet: Sheet, chosen: Sequence[Example], kinds: Mapping[str, str]) -> None:
     grid = sheet.subplots(len(chosen), 4, squeeze=False)
-    shown = [_row(row, each) for row, each in zip(grid, chosen, strict=True)]
+    shown = [_row(row, each, kinds) for row, each in zip(grid, chosen, strict=True)]
     for axes, title in zip(grid[0], ("image", "truth", "answer", "u"), strict=True):
         axes.set_title(title, size=10)
     sheet.colorbar(shown[0], ax=list(grid[:, 3]), aspect=30, fraction=0.08, label="u (0: certain, 1: knows nothing)")
-    marks = [Patch(facecolor=colour, edgecolor=SOFT, label=what) for what, colour in _KINDS.items()]
-    sheet.legend(handles=marks, loc="outside lower center", ncols=4)
+    marks = [Patch(facecolor=colour, edgecolor=SOFT, label=what) for what, colour in kinds.items()]
+    sheet.legend(handles=marks, loc="outside lower center", ncols=len(kinds))
 
 
-def _row(row: Sequence[Axes], each: Example) -> AxesImage:
+def _row(row: Sequence[Axes], each: Example, kinds: Mapping[str, str]) -> AxesImage:
     for axes in row:
         axes.set(xticks=[], yticks=[])
         axes.grid(visible=False)
@@ -63,6 +69,12 @@ def _row(row: Sequence[Axes], each: Example) -> AxesImage:
     row[0].set_ylabel(f"image {each.number}\nDice {each.dice:.3f}")
     row[0].imshow(each.image, cmap="gray")
     row[1].imshow(each.truth > 0, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    kinds = (each.truth > 0) + 2 * (each.predicted > 0)  # by their numbers in _KINDS
-    row[2].imshow(kinds, cmap=ListedColormap([*_KINDS.values()]), vmin=0, vmax=3, interpolation="nearest")
+    colours = ListedColormap([*kinds.values()])
+    row[2].imshow(kinds_of(each), cmap=colours, vmin=0, vmax=len(kinds) - 1, interpolation="nearest")
     return row[3].imshow(each.uncertainty, cmap="cividis", vmin=0, vmax=1)
+
+
+def kinds_of(each: Example) -> NDArray[np.int64]:
+    """Return what each pixel of an answer is, (H, W), by its number among the kinds."""
+    kinds = (each.truth > 0) + 2 * (each.predicted > 0)
+    return np.where((kinds == _FOUND) & (each.predicted != each.truth), _FOUND + 1, kinds)

@@ -27,7 +27,7 @@ from shared.learning.cost import ModelCost, model_cost
 from shared.learning.measures import task_of
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Method
-from shared.learning.metrics import dice, grading_scores
+from shared.learning.metrics import grading_scores, mean_dice
 from shared.learning.model_files import load_tensors
 from shared.learning.objectives import IGNORED, Evidential, Objective, by_target, entropy
 from shared.learning.probe import probe_probabilities
@@ -98,7 +98,7 @@ class Example:
         image: (H, W) float32.
         truth, predicted: (H, W) classes.
         uncertainty: (H, W) in [0, 1].
-        dice: of the foreground.
+        dice: mean over the classes without background.
     """
 
     number: int
@@ -258,7 +258,7 @@ def _of_whole_model(heldout: HeldOut, model: nn.Module) -> Measured:
             drawn_of.append((truth[drawn].numpy(), probabilities, objective.uncertainty(flat[drawn]).numpy()))
             counts = truth != IGNORED
             predicted = objective.probabilities(flat[counts]).argmax(dim=1)
-            agreement.append(dice(predicted.numpy(), truth[counts].numpy()))
+            agreement.append(mean_dice(predicted.numpy(), truth[counts].numpy(), len(images.classes)))
     truths, of_classes, uncertainties = (np.concatenate(parts) for parts in zip(*drawn_of, strict=True))
     is_segmentation = len(truths) > len(images.samples)
     return Measured(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,6 +150,20 @@ def dice(predicted: Labels, truth: Labels) -> float:
     first, second = predicted != 0, truth != 0
     total = int(first.sum()) + int(second.sum())
     return 1.0 if total == 0 else 2.0 * int((first & second).sum()) / total
+
+
+def mean_dice(predicted: Labels, truth: Labels, classes: int) -> float:
+    """Return the mean Dice coefficient over the classes without background, in [0, 1]: ``dice`` of ``pixel_scores``.
+
+    Args:
+        predicted: (H, W), or any shape, of classes; one that neither has counts 1.0.
+        truth: the same shape.
+        classes: how many there are, background too; at least 2.
+
+    Raises:
+        ValueError: the shapes differ or there is no pixel.
+    """
+    return fmean(dice(predicted == each, truth == each) for each in range(1, classes))
 
 
 def macro_dice(predicted: Labels, truth: Labels, classes: int) -> float:

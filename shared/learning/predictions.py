@@ -27,7 +27,7 @@ from shared.learning.data.time_series import Window
 from shared.learning.dicom_segmentation import require_highdicom, write_segmentation
 from shared.learning.kept_model import KeptModel
 from shared.learning.measures import with_measures
-from shared.learning.metrics import dice
+from shared.learning.metrics import mean_dice
 from shared.learning.objectives import IGNORED, by_target
 from shared.learning.plugins import is_permitted
 from shared.learning.prediction_page import ORDERED_BY_SCORE, ORDERED_BY_UNCERTAINTY, Page, picture_of
@@ -262,7 +262,7 @@ def _compared(kept: KeptModel, samples: Sequence[Any]) -> Page:
             shown.add(-float(probabilities[right]), sample.id, [truth, *_in_words(kept, row)], _plainly(sample))
             continue
         classes, number = probabilities.argmax(axis=0), len(probabilities)
-        overlap = dice(classes, sample.mask)
+        overlap = mean_dice(classes, sample.mask, number)
         words = [
             f"Dice {overlap:.3f} against the mask",
             *_in_words(kept, _segmented_row(kept, "", classes, uncertainty)),

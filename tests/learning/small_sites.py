@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 from deploy.local import synthetic_fundus, synthetic_octa, synthetic_signals
 from tests.drawn import draw_once
 from tests.learning.synthetic_scans import write_scans
@@ -37,6 +40,15 @@ def write_small(
     draw_once(
         name, lambda drawn: _write(task, drawn, images=images, size=size, seed=seed, site=site, grades=grades), folder
     )
+
+
+def write_labelled_vessels(folder: Path, *, images: int) -> None:
+    """Write a site's data folder of three labels: vessels on the left are of one, those on the right of another."""
+    write_small("segmentation", folder, images=images, size=64)
+    for path in (folder / "masks").iterdir():
+        mask = np.asarray(Image.open(path)) > 0
+        labels = mask * np.where(np.arange(mask.shape[1]) < mask.shape[1] // 2, 1, 2)
+        Image.fromarray(labels.astype(np.uint8)).save(path)
 
 
 def _write(task: str, folder: Path, *, images: int, size: int, seed: int, site: int, grades: int) -> None:
