@@ -14,6 +14,9 @@ from shared.exchange.records.values import decimal_text
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import MetricsRow, Split, epsilon_in
 
+BY_STOP_AFTER = "ended by stop_after"
+"""With what the reason begins why a run's ``stop_after`` ended it, in its card too."""
+
 Tables = Mapping[int, Mapping[str, list[MetricsRow]]]
 """By round and site: the table of its answer, also of one that came late or was omitted."""
 Scores = Mapping[int, Mapping[str, float]]
@@ -87,7 +90,7 @@ def gains_nothing(rule: StopAfter, scores: Scores) -> str:
     if rule.rounds > 1:
         which = f"the best of the aggregates {newest - rule.rounds + 1} to {newest}"
     gained = f"{max(recent) - max(before):+.4f}"
-    return f"ended by stop_after: {which} gained {gained} on the best one before, not more than {rule.gain:g}"
+    return f"{BY_STOP_AFTER}: {which} gained {gained} on the best one before, not more than {rule.gain:g}"
 
 
 def ends_early(run: RunConfiguration, tables: Tables, score_name: str) -> str:

@@ -27,10 +27,10 @@ from typing import Literal
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.learning.choice import (
+    BY_STOP_AFTER,
     Scores,
     Tables,
     comparable_means,
-    gains_nothing,
     holds_answers,
     received_rows,
     reported_scores,
@@ -84,7 +84,7 @@ def outcome_of(
     Args:
         card: of the final model, if one was chosen.
         aborted: why the run never started, if so.
-        scores: of the first and of the chosen aggregate at least; of all, where the run has ``stop_after``.
+        scores: of the first and of the chosen aggregate at least.
         gained: what each site gains over training alone, in a run with a baseline.
     """
     if aborted is not None:
@@ -97,7 +97,7 @@ def outcome_of(
     opened = max(map(int, card.took_part), default=0)
     if opened > run.rounds:
         return learnt
-    if run.stop_after is not None and (why := gains_nothing(run.stop_after, scores)):
+    if run.stop_after is not None and (why := _why_by_stop_after(card)):
         return replace(learnt, text=f"{learnt.text}; {why}, after round {opened} of {run.rounds}")
     when = f"after round {opened} of {run.rounds}" if opened else "before its first round"
     return replace(learnt, name="stopped", text=f"stopped {when}; {learnt.text}")
@@ -118,10 +118,14 @@ def outcome_by_tables(
     if card is None:
         return outcome_of(run, None, aborted, {})
     # An aggregate's scores stand in the tables of the round after it.
-    needs_all = run.stop_after is not None or run.baseline is not None
-    tables = read_tables(sorted(map(int, card.took_part)) if needs_all else (1, card.chosen_round + 1))
+    tables = read_tables(sorted(map(int, card.took_part)) if run.baseline is not None else (1, card.chosen_round + 1))
     scores = reported_scores(received_rows(tables, "validation"), card.score_name)
     return outcome_of(run, card, aborted, scores, gains(tables, card.chosen_round, card.score_name))
+
+
+def _why_by_stop_after(card: FinalCard) -> str:
+    """Return why the run's ``stop_after`` ended it, as was signed: tables that came later change nothing of it."""
+    return next((part for part in card.reason.split("; ") if part.startswith(BY_STOP_AFTER)), "")
 
 
 def _scored(card: FinalCard, scores: Scores) -> Outcome:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.exchange.records.run import StopAfter
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.tables import MetricsRow
-from shared.learning.choice import choose
+from shared.learning.choice import choose, gains_nothing
 from shared.learning.outcome import Outcome, Scores, chosen_text, outcome_of, standstills
 from tests.federation.running import run_configuration
 from tests.played import scored_verdict
@@ -88,6 +89,18 @@ def test_a_run_that_ended_early_says_when_and_what_it_came_to() -> None:
     found = came_to({}, 0, {})
     assert (found.name, found.has_improved) == ("stopped", False)
     assert found.text.startswith("stopped before its first round; nothing was accepted: ")
+
+
+def test_why_stop_after_ended_a_run_is_what_its_card_says_whatever_comes_later() -> None:
+    run = RUN.model_copy(update={"stop_after": StopAfter(rounds=1)})
+    flat: Scores = {aggregate: {"north": 0.5} for aggregate in range(3)}
+    why = gains_nothing(StopAfter(rounds=1), flat)
+    signed = card({1: ["north"], 2: ["north"]}, 1).model_copy(update={"reason": f"best of all; {why}"})
+    for later in (flat, {**flat, 1: {"north": 0.5, "south": 0.9}, 2: {"north": 0.5, "south": 0.95}}):
+        found = outcome_of(run, signed, None, later)
+        assert found is not None and found.text.endswith(f"; {why}, after round 2 of 3")
+    by_hand = outcome_of(run, card({1: ["north"], 2: ["north"]}, 1), None, flat)
+    assert by_hand is not None and by_hand.name == "stopped"
 
 
 scores_of = st.dictionaries(st.sampled_from(SITES), st.floats(0, 1))
