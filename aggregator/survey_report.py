@@ -185,9 +185,12 @@ def _absent(sheets: Mapping[str, Sheet]) -> Iterator[str]:
 
 
 def _highest_grade(sheet: Sheet) -> int | None:
-    """Return the highest grade that is reported, if classes are numbers."""
-    told = [name for name, count in sheet.classes.items() if count not in (None, "0") and name != OTHER]
-    return max(map(int, told)) if told and all(map(str.isdecimal, told)) else None
+    """Return the highest grade that a site has, if classes are numbers; None if a higher one may be there, withheld."""
+    counts = {name: count for name, count in sheet.classes.items() if count != "0" and name != OTHER}
+    if not counts or not all(map(str.isdecimal, counts)):
+        return None
+    highest = max(counts, key=int)
+    return None if counts[highest] is None else int(highest)
 
 
 def colours_that_differ(sheets: Mapping[str, Sheet]) -> str | None:
@@ -228,7 +231,9 @@ def _method(sheets: Mapping[str, Sheet]) -> Proposal:
     grades = {_highest_grade(sheet) for sheet in sheets.values()} - {None}
     if len(grades) > 1:
         return Proposal(
-            "method", "fedbn", "the sites grade by different scales: beside the heads BatchNorm stays there"
+            "method",
+            "fedbn",
+            "the sites seem to grade by different scales, as far as they tell: beside the heads BatchNorm stays there",
         )
     makers = {maker for sheet in sheets.values() if (maker := _main(sheet.makers)) not in (None, NOT_SAID, OTHER)}
     if differ := colours_that_differ(sheets):

@@ -91,6 +91,16 @@ def test_a_class_that_one_site_lacks_is_told_and_a_withheld_one_is_not() -> None
     assert not any("no image is of class" in each for each in warned)
 
 
+def test_a_scale_is_not_compared_where_a_higher_grade_is_withheld() -> None:
+    whole, withheld = {"0": "200", "1": "100", "2": "100", "other": "0"}, {"0": "300", "1": "100", "other": "0"}
+    warned, proposed = said(sheet(classes=withheld | {"2": None}), sheet(classes=whole))
+    assert not any("different scales" in each for each in warned) and proposed["method"] == "fedavg"
+    warned, proposed = said(sheet(classes=withheld | {"1": None, "2": "0"}), sheet(classes=whole))
+    assert not any("different scales" in each for each in warned)
+    warned, proposed = said(sheet(classes=whole | {"1": None}), sheet(classes=withheld | {"2": "0"}))
+    assert any("different scales" in each for each in warned) and proposed["method"] == "fedbn"
+
+
 def test_other_classes_are_another_scale() -> None:
     warned, _ = said(sheet(classes={"0": "200", "1": "100", "other": "100"}), sheet())
     assert warned == ["north: 100 images are of classes that the survey does not name: another scale"]
