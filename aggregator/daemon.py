@@ -513,7 +513,7 @@ class Daemon:
         """Keep of our own aggregates as many as the run's rule keeps of the rounds, and the best one."""
         if self._run.keep.startswith("last "):
             oldest = round_no - int(self._run.keep.removeprefix("last "))
-            best = best_so_far(self._store, self._ledgers, self._score_name)
+            best = best_so_far(self._store, self._ledgers, self._score_name, in_turn=self._in_turn)
             self._store.prune_aggregates({best, *range(oldest, round_no + 1)})
 
     def _sign(self, site: str, ref: MessageRef, files: Mapping[str, bytes | Path], in_reply_to: str | None) -> None:

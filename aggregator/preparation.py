@@ -30,7 +30,7 @@ from aggregator.facts import is_owed_end
 from aggregator.largest_site import about_largest_site
 from aggregator.same_images import begun_with, divides_alike
 from aggregator.site import open_ledger, read_invite
-from aggregator.store import RunStore, runs_in
+from aggregator.store import Choice, RunStore, runs_in
 from aggregator.warm_start import load_start
 from shared.check import Finding
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, PluginError
@@ -91,8 +91,7 @@ class Begun(Record):
         is_new: whether it was never begun here.
         division: what of the network travels, and what stays.
         at_aggregator: the tensors that the method keeps here beside the model, by group.
-        in_turn: whether the method asks one site after the other.
-        selection_score: the validation score by which the final model is chosen.
+        choice: by what the final model is chosen.
         remarks: what a PI should know of it, and may want to change before its sites agree to it.
         weights_sha256: of the published weights in the first model, if it has such.
     """
@@ -101,8 +100,7 @@ class Begun(Record):
     is_new: bool
     division: Sharing
     at_aggregator: dict[Name, TensorList]
-    in_turn: bool
-    selection_score: str
+    choice: Choice
     remarks: list[Finding]
     weights_sha256: Digest | None
 
@@ -252,8 +250,7 @@ def begin(asked: Begin) -> tuple[Begun, Learning]:
         is_new=is_new,
         division=learning.division,
         at_aggregator=dict(learning.groups().at_aggregator),
-        in_turn=learning.method.in_turn,
-        selection_score=learning.task.selection_score,
+        choice=Choice(score_name=learning.task.selection_score, in_turn=learning.method.in_turn),
         remarks=remarks,
         weights_sha256=learning.weights_sha256,
     )

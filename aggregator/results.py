@@ -16,8 +16,10 @@ from shared.learning.choice import best_of, choose, ends_early, received_rows, r
 from shared.learning.outcome import Outcome, Standstill, outcome_by_tables, standstills
 
 
-def best_so_far(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str) -> int:
-    """Return the aggregate that would be chosen now."""
+def best_so_far(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str, *, in_turn: bool = False) -> int:
+    """Return the aggregate that would be chosen now; arguments as for ``choice.choose``."""
+    if in_turn:
+        return max(_kept(store))
     rows = received_rows(readable_tables(ledgers, store.run, range(1, store.round_no + 1)), "validation")
     return best_of(_kept(store), validation_means(rows, score_name))
 

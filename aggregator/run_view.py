@@ -207,7 +207,8 @@ class RunView:
 
     Args:
         aborted: why it ended without having started, if so.
-        score: the column of ``metrics.csv`` by which the model is chosen; empty of a task that this software lacks.
+        score: the column of ``metrics.csv`` by which the model is chosen; empty while nobody knows it: of a plug-in's
+            task, whose run an older version began.
         card: of the chosen model.
         bytes: of all messages of the run, by enrolled site.
         standstills: what keeps it from coming to anything while it goes on, a sentence each.
@@ -353,7 +354,9 @@ def view_of(opened: OpenedRun, *, with_open_round: bool = True) -> RunView:
         with_open_round: read the tables of the open round too; without them a damaged one stops nobody.
     """
     store, run, ledgers, card = opened.store, opened.run, opened.ledgers, opened.store.card()
-    numbers, score = range(1, store.round_no + 1), card.score_name if card else SELECTION_SCORES.get(run.task, "")
+    numbers = range(1, store.round_no + 1)
+    choice = card or store.choice()
+    score = choice.score_name if choice else SELECTION_SCORES.get(run.task, "")
     verdicts = {number: closed for number in numbers if (closed := store.verdicts(number)) is not None}
     tables = readable_tables(ledgers, store.run, numbers if with_open_round else verdicts)
     scores = reported_scores(received_rows(tables, "validation"), score)

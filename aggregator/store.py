@@ -1,6 +1,7 @@
 """What the aggregator remembers of one run: files in its work directory, nothing else.
 
     runs/RUN/run.yaml  tensors.yaml  [start.safetensors]     what was offered, byte for byte
+    runs/RUN/choice.json                      by what the final model will be chosen
     runs/RUN/rounds/0000/aggregate.safetensors       the first global model
     runs/RUN/rounds/0007/opened.json          who was asked to take part, and who could have been
     runs/RUN/rounds/0007/limit.json           what a score must exceed, where that follows from the last aggregate
@@ -61,8 +62,21 @@ from shared.trouble import held_against
 
 MOST_NAMED = 3  # settings that differ
 _TURN = "turn.txt"
+_CHOICE = "choice.json"
 _WAITED = "waited.json"
 """Name of the file in a work directory that names the run which was launched last."""
+
+
+class Choice(Record):
+    """``choice.json``: by what the final model will be chosen, which a plug-in's code alone knows before it is.
+
+    Args:
+        score_name: the column of ``metrics.csv``.
+        in_turn: whether sites are asked in turn: then the newest aggregate is chosen.
+    """
+
+    score_name: str
+    in_turn: bool
 
 
 class Asking(Record):
@@ -116,8 +130,11 @@ class RunStore(RunFiles):
 
     # --- what was offered ----------------------------------------------------------------------------------
 
-    def begin(self, configuration: RunConfiguration, sharing: Sharing) -> None:
+    def begin(self, configuration: RunConfiguration, sharing: Sharing, choice: Choice | None = None) -> None:
         """Fix the run's configuration.
+
+        Args:
+            choice: kept for who reads the run while it goes on; a run that was begun without gets it by the next call.
 
         Raises:
             ConfigurationError: a run of this name was begun with another one, or what is kept of it is damaged.
@@ -125,9 +142,15 @@ class RunStore(RunFiles):
         self.require_same(configuration, sharing)
         if not (self.home / names.RUN_CONFIGURATION).exists():
             write_file(self.home / "begun", str(time.time()).encode())
+        if choice is not None and not (self.home / _CHOICE).exists():
+            self._write(self.home / _CHOICE, choice)
         for name, record in _offered(configuration, sharing).items():
             if not (path := self.home / name).exists():
                 write_file(path, dump_yaml(record))
+
+    def choice(self) -> Choice | None:
+        """Return by what the final model will be chosen; None of a run that an older version began."""
+        return self._read(self.home / _CHOICE, Choice, "remove it; the next launch writes it again")
 
     @property
     def begun_at(self) -> float:

@@ -31,7 +31,7 @@ from aggregator.report.tables import SHOWN_ROWS, Missing, Table, as_in_papers, o
 from aggregator.report.timeline import timeline
 from aggregator.run_view import Bytes, Part
 from aggregator.setup import initialise
-from aggregator.store import RunStore
+from aggregator.store import Choice, RunStore
 from shared.errors import DataError
 from shared.exchange import names
 from shared.exchange.records.answers import Consent, Withdrawal
@@ -197,6 +197,21 @@ def test_one_round(one_round: tuple[Played, Path]) -> None:
     assert "0.250 ± 0.125" in page
     assert re.search(r"<dt>Ran</dt><dd>\d{4}-\d\d-\d\d [\d:]{8}[+-]\d\d:\d\d to now</dd>", page)
     assert "Verdicts: 1 accepted." in page
+
+
+def test_the_main_score_of_a_plugins_task_is_known_while_its_run_goes_on(tmp_path: Path) -> None:
+    run, store = Played(tmp_path), RunStore(tmp_path / "aggregator", RUN)
+    configuration = run_configuration(run=RUN, sites=["north", "south"], quorum=1, rounds=1, task="of_ours")
+    sharing_of_run = Sharing(tensors=TENSORS.tensors, start={}, personal=[])
+    store.begin(configuration, sharing_of_run)  # by an older version
+    run.offer_and_consent()
+    answered(run, store, [row(split, TOLD) for split in ("validation", "test")])
+    page = page_of(pages(run, "older"))
+    assert "the newest aggregate, that of round 0" in page and "is the main score" not in page
+    store.begin(configuration, sharing_of_run, Choice(score_name="dice_mean", in_turn=False))
+    page = page_of(pages(run, "newer"))
+    assert "the best aggregate so far, that of round 0" in page and "dice is the main score" in page
+    assert_is_drawn(tmp_path / "newer", "dice-mean-validation")
 
 
 def test_csv_says_what_the_document_says(run: Played, store: RunStore) -> None:

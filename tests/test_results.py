@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.results import choose_final
+from aggregator.results import best_so_far, choose_final
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.records.run import Privacy
@@ -15,7 +15,7 @@ from shared.exchange.records.verdicts import Verdict
 from shared.exchange.tables import EPSILON, MetricsRow, write_metrics
 from shared.learning.choice import choose
 from tests.federation.running import run_configuration
-from tests.played import RUN, TENSORS, Played
+from tests.played import RUN, TENSORS, Played, ended_run
 
 
 def verdict(weight: str) -> Verdict:
@@ -64,3 +64,13 @@ def test_an_answer_that_came_late_has_been_paid_for_too(
     played.model(0.5).rename(store.aggregate_path(0))
     store.ask(1, ("north",), ("north",))  # and no verdict knows of the answer
     assert choose_final(store, {"north": played.aggregator.ledger}, run, "dice_mean", "").epsilon == told
+
+
+def test_where_sites_are_asked_in_turn_the_newest_aggregate_is_the_best_so_far(tmp_path: Path) -> None:
+    played, store = ended_run(tmp_path)  # whose aggregate 0 no site has scored
+    for aggregate in (0, 1, 2):
+        store.aggregate_path(aggregate).parent.mkdir(parents=True, exist_ok=True)
+        store.aggregate_path(aggregate).touch()
+    ledgers = {"north": played.aggregator.ledger}
+    assert best_so_far(store, ledgers, "dice_mean", in_turn=False) == 1
+    assert best_so_far(store, ledgers, "dice_mean", in_turn=True) == 2

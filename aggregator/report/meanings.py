@@ -38,9 +38,10 @@ def meanings(names: Iterable[str], score: str) -> tuple[str, ...]:
 
     Args:
         names: as the table shows them.
-        score: the main one of the task.
+        score: the main one of the task; empty if nobody knows it.
     """
-    lines = [f"{score} is the main score: the best mean over the sites' validation images chooses the model"]
+    main = f"{score} is the main score: the best mean over the sites' validation images chooses the model"
+    lines = [main] if score else []
     for name in names:
         family = next((each for each in _FAMILIES if name.startswith(each)), None)
         if family is not None:

@@ -85,13 +85,13 @@ class WritePages(Question[None]):
 def _write_pages(work: Path, store: RunStore, folder: Path, heldout: HeldOut | str) -> None:
     opened = open_run_files(work, store)
     view, run, configuration = view_of(opened), opened.run, read_configuration(work)
-    aggregate = _aggregate(opened, view)
+    aggregate, what = _aggregate(opened, view)
     prepare_compute(EXACT, configuration.threads)
     model = heldout if isinstance(heldout, str) else heldout.model()
     measured = heldout if isinstance(heldout, str) else _measured(heldout, store, aggregate)
     write_sections(
         folder,
-        _sections(view, aggregate, measured),
+        _sections(view, aggregate, what, measured),
         others=[tables.every_score(view)],
         title=f"Run {run.run}",
         state=_state(view),
@@ -137,13 +137,18 @@ def _write_figure(folder: Path, figure: Figure) -> None:
             write_file(path, content)
 
 
-def _aggregate(opened: OpenedRun, view: RunView) -> int:
-    """Return the aggregate that the page looks at closely: the chosen one, or the one that would be chosen now."""
+def _aggregate(opened: OpenedRun, view: RunView) -> tuple[int, str]:
+    """Return the aggregate that the page looks at closely, and what it is: the chosen one, or what would be now."""
+    store = opened.store
     if view.card:
-        return view.card.chosen_round
-    if not any(opened.store.aggregate_path(number).exists() for number in range(len(view.rounds) + 1)):
-        return 0
-    return best_so_far(opened.store, opened.ledgers, view.score)
+        return view.card.chosen_round, "the chosen aggregate"
+    choice = store.choice()
+    in_turn = choice is not None and choice.in_turn
+    is_ranked = not in_turn and any(view.score in each.means["validation"] for each in view.rounds)
+    what = "the best aggregate so far" if is_ranked else "the newest aggregate"
+    if not any(store.aggregate_path(number).exists() for number in range(len(view.rounds) + 1)):
+        return 0, what
+    return best_so_far(store, opened.ledgers, view.score, in_turn=in_turn), what
 
 
 def _measured(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured | str:
@@ -157,8 +162,8 @@ def _measured(heldout: HeldOut, store: RunStore, aggregate: int) -> Measured | s
 # --- what the page says ------------------------------------------------------------------------------------
 
 
-def _sections(view: RunView, aggregate: int, measured: Measured | str) -> list[Section]:
-    looked_at = f"{'the chosen aggregate' if view.card else 'the best aggregate so far'}, that of round {aggregate}"
+def _sections(view: RunView, aggregate: int, what: str, measured: Measured | str) -> list[Section]:
+    looked_at = f"{what}, that of round {aggregate}"
     grades = any(name.startswith(OF_CLASS) for name in view.frame()["score"])
     by_class = [site_figures.of_classes(view, aggregate, split) for split in RECEIVED_SPLITS] if grades else []
     title = tables.score_title(view.score)

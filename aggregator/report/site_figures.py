@@ -20,11 +20,11 @@ _STATUS = {"accepted": (BLUE, "o"), "omitted": (ORANGE, "X"), "validated": (GREE
 
 
 def curves(view: RunView) -> list[Figure]:
-    """Return the main score and the loss of each aggregate, on the sites' validation and test images."""
+    """Return the loss of each aggregate and its main score, if known, on the sites' validation and test images."""
     main = score_title(view.score)
     figures = []
     for name, shown, up, limits in (
-        (view.score, main, f"{main} (1 is best)", (0.0, 1.0)),
+        *([(view.score, main, f"{main} (1 is best)", (0.0, 1.0))] if view.score else []),
         ("loss", "loss", "loss (nats)", (None, None)),
     ):
         for split in RECEIVED_SPLITS:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.run_view import view_run
-from aggregator.store import RunStore
+from aggregator.store import Choice, RunStore
 from shared.errors import ConfigurationError
 from shared.exchange.records.run import StopAfter
 from shared.exchange.records.verdicts import FinalCard, Verdict
@@ -68,7 +68,9 @@ def test_daemons_simulator_and_replay_end_after_the_same_round(tmp_path: Path) -
     run = run_configuration(rounds=6, stop_after={"rounds": 1, "gain": 0.95})
     home = tmp_path / "run"
     setting = in_turns(home, run)
-    view = view_run(setting.aggregator, RunStore(setting.aggregator, run.run))
+    store = RunStore(setting.aggregator, run.run)
+    assert store.choice() == Choice(score_name="dice_mean", in_turn=False), "known from the run's begin on"
+    view = view_run(setting.aggregator, store)
     assert [each.round for each in view.rounds] == [1, 2], "the first aggregate is scored in round 2"
     assert view.outcome is not None and view.outcome.name in ("improved", "no better than untrained")
     assert view.outcome.text.endswith(", after round 2 of 6") and "ended by stop_after" in view.outcome.text
