@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -14,9 +14,12 @@ from studies.results import result_of
 
 _CAPTIONS = {
     "weights": "Weight of each site's model in the aggregate: mean over training rounds, ± standard deviation over "
-    "seeds and folds; 0 where a model was left out.",
-    "thetas": "θ, the uncertainty from which on a site takes the model's answers for wrong: likewise.",
+    "seeds and folds; 0 where a model was left out or its site was not asked.",
+    "thetas": "θ, the uncertainty from which on a site takes the model's answers for wrong: likewise, over the rounds "
+    "in which the site sent it.",
 }
+_NOT_ASKED = {"weights": 0.0, "thetas": None}
+"""What a round that did not ask a site adds to its mean; None: it is none of the rounds."""
 
 
 def weighing(home: Path, cells: Sequence[Cell]) -> list[Table]:
@@ -29,16 +32,18 @@ def _table(what: str, home: Path, cells: Sequence[Cell]) -> Table:
     for cell in cells:
         if cell.configuration.run.method in REFERENCES:  # which weigh nothing
             continue
-        if (result := result_of(home, cell)) is not None and (means := _means(result[what])):
+        if (result := result_of(home, cell)) is not None and (means := _means(result[what], _NOT_ASKED[what])):
             found.setdefault(cell.arm, []).append(means)
     sites = sorted({site for of_arm in found.values() for means in of_arm for site in means})
-    body = [
-        [arm, *(spread([means[site] for means in of_arm if site in means]) for site in sites)]
-        for arm, of_arm in found.items()
-    ]
+    body = [[arm, *(spread(_known(of_arm, site, _NOT_ASKED[what])) for site in sites)] for arm, of_arm in found.items()]
     return Table(what, _CAPTIONS[what], ("arm", *sites), body if len(sites) > 1 else [])
 
 
-def _means(by_round: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def _means(by_round: Mapping[str, Mapping[str, float]], not_asked: float | None) -> dict[str, float]:
     sites = {site for of_round in by_round.values() for site in of_round}
-    return {site: fmean(of_round[site] for of_round in by_round.values() if site in of_round) for site in sites}
+    return {site: fmean(_known(by_round.values(), site, not_asked)) for site in sites}
+
+
+def _known(parts: Iterable[Mapping[str, float]], site: str, not_asked: float | None) -> list[float]:
+    """Return what each part says of a site, or ``not_asked`` unless that is None."""
+    return [told for part in parts if (told := part.get(site, not_asked)) is not None]

@@ -26,6 +26,7 @@ from studies.matrix import Cell, expand
 from studies.pages import write_study_pages
 from studies.results import folder_of
 from studies.table import as_table, read_results, write_table
+from studies.weighing import weighing
 from tests.browser import chromium
 
 HOSTILE = "=1+1 <script>alert(1)</script><img src=//a.example>"
@@ -113,6 +114,15 @@ def test_the_estimate_of_energy_is_its_formula() -> None:
     joules = 200 * 90 + (3 + 2) * 6 * 60
     assert body(table) == {"a": [7, 4.0, 2.0, 3.0, 200.0, pytest.approx(joules / 3600)]}
     assert "estimate, not measured" in table.caption
+
+
+def test_energy_is_the_mean_of_the_cells_where_one_ends_before_another() -> None:
+    cells = [(2, 2_000_000, 100.0), (10, 4_000_000, 300.0)]
+    rows = [row("a", "n", "n", seed=seed, configuration=str(seed), answers=answers, bytes_to_site=down, seconds=seconds)
+            for seed, (answers, down, seconds) in enumerate(cells)]  # fmt: skip
+    table = analysis.cost(as_table(rows), Energy(watts=90.0, joules_per_megabyte=60.0))
+    joules = [100 * 90 + 2 * 2 * 60, 300 * 90 + 4 * 10 * 60]
+    assert body(table)["a"][-1] == pytest.approx(sum(joules) / 2 / 3600)
 
 
 # --- tests between arms ----------------------------------------------------------------------------------------
@@ -249,12 +259,12 @@ def study(root: Path, **changes: Any) -> StudyConfiguration:
     return StudyConfiguration.model_validate(values | changes)
 
 
-def finish(home: Path, cell: Cell, rows: list[dict[str, Any]]) -> None:
+def finish(home: Path, cell: Cell, rows: list[dict[str, Any]], **besides: Any) -> None:
     """Put a result where a cell leaves it."""
     folder = folder_of(home, cell)
     folder.mkdir(parents=True, exist_ok=True)
     cost = {"bytes_to_site": 10, "bytes_from_site": 10, "answers": 2, "seconds": 1.0}
-    result = {"configuration": cell.digest, "rows": rows, "cost": cost, "weights": {}, "thetas": {}}
+    result = {"configuration": cell.digest, "rows": rows, "cost": cost, "weights": {}, "thetas": {}, **besides}
     (folder / "result.json").write_text(json.dumps(result))
 
 
@@ -403,6 +413,16 @@ def test_untrained_models_are_called_so_wherever_their_way_is(tmp_path: Path) ->
     assert chosen_rounds == [["mean", "0", "1", "1", "1", "0"], ["fedavg", "1", "1", "1", "0", "0"]]
     finish(tmp_path, cells[0], [result_row("north", 0.5)])
     assert "untrained model was" not in page_of(tmp_path, planned, cells)
+
+
+def test_a_round_that_did_not_ask_a_site_counts_in_its_mean_weight_and_not_in_its_theta(tmp_path: Path) -> None:
+    cell = expand(study(tmp_path), tmp_path)[0]
+    weights = {"1": {"north": 0.75, "south": 0.25}, "2": {"north": 0.5, "west": 0.5}}
+    thetas = {number: dict.fromkeys(of_round, 0.25) for number, of_round in weights.items()}
+    finish(tmp_path, cell, [result_row("north", 0.5)], weights=weights, thetas=thetas)
+    of_weights, of_thetas = weighing(tmp_path, [cell])
+    assert of_weights.header == of_thetas.header == ("arm", "north", "south", "west")
+    assert (of_weights.rows[0][1:], of_thetas.rows[0][1:]) == ([0.625, 0.125, 0.25], [0.25] * 3)
 
 
 def test_how_many_images_are_behind_the_numbers_is_said(tmp_path: Path) -> None:
