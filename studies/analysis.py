@@ -256,13 +256,14 @@ def cost(results: pd.DataFrame, energy: Energy, what: str = "images") -> Table:
     body: list[list[Cell]] = []
     for arm, cells in results.drop_duplicates(["arm", "configuration"]).groupby("arm", sort=False):
         seconds, up, down = map(float, cells[["seconds", "bytes_from_site", "bytes_to_site"]].mean())
-        answers, parameters, flops = map(int, cells[["answers", "parameters", "flops"]].iloc[0])
-        joules = seconds * energy.watts + (up + down) * answers / 1e6 * energy.joules_per_megabyte
+        parameters, flops = map(int, cells[["parameters", "flops"]].iloc[0])
+        megabytes = (cells["bytes_from_site"] + cells["bytes_to_site"]) * cells["answers"] / 1e6
+        joules = float((cells["seconds"] * energy.watts + megabytes * energy.joules_per_megabyte).mean())
         body.append([str(arm), parameters, flops / 1e9, up / 1e6, down / 1e6, seconds, joules / 3600])
     of_model = ("parameters", f"GFLOPs an {what.removesuffix('s')}")
     header = ("arm", *of_model, "MB from a site", "MB to a site", "s a run", "Wh a run")
     caption = (
-        "MB are of one site and training round. Energy is an estimate, not measured: (seconds · "
+        "MB are of one site and training round. Energy is an estimate, not measured: the mean over cells of (seconds · "
         f"{energy.watts:g} W + MB of all sites and training rounds · {energy.joules_per_megabyte:g} J) / 3600."
     )
     return Table("cost", caption, header, body)
