@@ -18,6 +18,7 @@ from shared.exchange.tables import SPLITS, Split
 from shared.learning.gain import Gain
 from shared.learning.models.encoders import BaseWeights
 from shared.learning.outcome import Outcome
+from shared.learning.tasks import TASK_NAMES
 from shared.moments import moment_text
 from shared.plurals import pluralize
 
@@ -141,7 +142,7 @@ def card_text(card: ModelCard) -> str:
         "file": f"{model.file}, {model.bytes:,} bytes",
         "SHA-256": model.sha256,
         "licence": card.licence or f"{NOT_REPORTED.why}: it is for the PI to say, before the model is handed on",
-        "base weights": _base_weights(card.base_weights),
+        "base weights": _base_weights(card),
         **_began_with(run.configuration),
         **_trained_by(run.configuration),
         **({"ONNX": _onnx(card.onnx)} if card.onnx else {}),
@@ -180,8 +181,13 @@ def _trained_by(run: Mapping[str, Any]) -> dict[str, str]:
     return {"trained outside dropfed": f"{who}, each by its own program called {trainer['name']}"}
 
 
-def _base_weights(base: BaseWeights | None) -> str:
+def _base_weights(card: ModelCard) -> str:
+    base = card.base_weights
     if base is None:
+        if card.run.configuration.get("start") is not None:
+            return "those of the model that it began with; see its card"
+        if card.run.task not in TASK_NAMES:
+            return "not known: only the task's own code knows with which weights its network begins"
         return "none: training began from random weights"
     return f"{base.file} from {base.source}, its SHA-256 begins {base.sha256_begins}; licence: {base.licence}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.cli import main
+from aggregator.model_card import model_card
+from aggregator.model_card_text import card_text
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.names import MessageRef
@@ -19,6 +22,7 @@ from shared.exchange.records.verdicts import CameLate
 from shared.exchange.records.wire import Encrypt
 from shared.exchange.signing import canonical, digest_of
 from shared.folder.durable import hash_file, write_file
+from shared.learning.tasks.terms import EXTERNAL
 from tests.federation.running import run_configuration
 from tests.played import RUN, Played, ended_run
 
@@ -134,6 +138,23 @@ def test_the_card_for_people(exported: Path, card: dict[str, Any]) -> None:
         "The run was not private: no noise was added, and no ε is known.",
     ):
         assert line in text.splitlines(), text
+
+
+def test_base_weights_are_none_only_where_that_is_known(played: Played) -> None:
+    store = store_of(played)
+    chosen = store.card()
+    assert chosen
+    found = model_card(played.drop.parent / "aggregator", store, chosen)
+
+    def told(**changes: Any) -> str:
+        return " ".join(card_text(replace(found, run=replace(found.run, **changes))).split())
+
+    assert "| base weights | none: training began from random weights |" in told()
+    start = {"name": "first", "sha256": "ab" * 32}
+    begun = told(configuration={**found.run.configuration, "start": start})
+    assert "| base weights | those of the model that it began with; see its card |" in begun
+    for task in (EXTERNAL, "task_of_a_plugin"):
+        assert "| base weights | not known: " in told(task=task)
 
 
 def test_twice_is_the_same_and_nothing_is_written_over(played: Played, exported: Path, tmp_path: Path) -> None:
