@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from aggregator.report.before_after import WHY_NOT_REPORTED, Alone, before_and_after, gain_and_worst
+from dataclasses import replace
+
+from aggregator.report.before_after import WHY_NOT_REPORTED, Alone, against_last, before_and_after, gain_and_worst
 from aggregator.run_view import Part
+from shared.exchange.records.verdicts import FinalCard
 from tests.views import row, view_of_rounds
+
+START = {"name": "first", "sha256": "ab" * 32}
 
 
 def part(images: str, dice: float | None) -> Part:
@@ -63,3 +68,11 @@ def test_a_site_alone_has_a_column_with_its_model_s_scores_at_every_site() -> No
     assert notes == ("north alone: a model trained in as many rounds (4) on its images only",)
     rows, _ = shown(sites, sites, Alone("north", 4, {"north": None, "south": 0.1}))
     assert [row[-2] for row in rows] == ["north alone", "undefined", "0.100"]
+
+
+def test_the_interval_against_the_last_run_is_of_patients_left_out_and_not_of_draws() -> None:
+    chosen = part("6", 0.5)
+    card = FinalCard.model_construct(chosen_round=1)
+    view = replace(view_of_rounds([{"north": chosen}] * 2, paired=True, start=START), card=card)
+    table = against_last(view, "dice_mean", "Dice")
+    assert table is not None and "without the same patients" in table.notes[0] and "drawn" not in table.notes[0]
