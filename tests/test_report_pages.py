@@ -515,16 +515,28 @@ def test_scores_as_in_papers() -> None:
         ["images", "10", "10", "–"],
         ["dice (main score)", "0.500 ± 0.100", "0.700 ± 0.000", "0.600 ± 0.100"],
         ["loss", "1.000", "1.000", "1.000 ± 0.000"],
-        ["auroc", "0.200", "not reported", "0.200 ± 0.000"],
-        ["referral_share_90", "0.500", "not scored", "0.500 ± 0.000"],
-        ["referral_share_95", "0.500", "not scored", "0.500 ± 0.000"],
+        ["auroc", "0.200", "not reported", "0.200 (1 of 2)"],
+        ["referral_share_90", "0.500", "not scored", "0.500 (1 of 2)"],
+        ["referral_share_95", "0.500", "not scored", "0.500 (1 of 2)"],
     ]
+    assert "in brackets: how many of the sites reported the score" in table.caption
     assert table.csv().decode().splitlines()[2].startswith("dice,")
     assert [note.split(":")[0] for note in table.notes] == [
         "dice is the main score", "dice", "loss", "auroc", "referral_share_P"
     ]  # fmt: skip
     assert "in a site's column the standard deviation over its images" in table.caption
     assert as_in_papers(view, 7, "test").rows == []
+
+
+def test_what_no_site_reported_has_no_row_but_the_main_score() -> None:
+    alone = views.row(auroc=None, dice_mean=None, epsilon=None)
+    table = as_in_papers(view_of_rounds([{"a": Part(test=alone)}]), 0, "test")
+    assert [[cell.text for cell in each] for each in table.shown] == [
+        ["images", "10", "–"],
+        ["dice (main score)", "not reported", "not reported"],
+        ["loss", "1.000", "1.000"],
+    ]
+    assert "brackets" not in table.caption
 
 
 def test_a_mean_over_other_sites_than_before_is_said_to_be_so() -> None:

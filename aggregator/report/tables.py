@@ -15,7 +15,7 @@ from aggregator.report.meanings import meanings
 from aggregator.run_view import Part, Row, RunView, range_text
 from shared.escaping import uncomputed
 from shared.exchange.records.values import decimal_text
-from shared.exchange.tables import Split
+from shared.exchange.tables import EPSILON, Split
 from shared.learning.metrics import mean_and_std
 from shared.plurals import pluralize
 
@@ -219,9 +219,10 @@ def by_aggregate(view: RunView, split: Split, name: str, title: str) -> Table:
 
 
 def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
-    """Return every score of one aggregate: a column per site, a row per score, with the standard deviation if known.
+    """Return the scores of one aggregate: a column per site, a row per score, with the standard deviation if known.
 
-    The last column is the mean and the population standard deviation over the sites that reported the score.
+    The last column is the mean and the population standard deviation over the sites that reported the score. A score
+    that no site reported has no row, unless it is the main one; nor has ε, which is of training.
     """
     sites, score = view.configuration.sites, view.score
     found = view.receivers(aggregate)
@@ -229,20 +230,32 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
     images = [images_cell(found.get(site), split) for site in sites]
     rows: list[list[Cell]] = [["images", *images, None]] if names else []
     rows += _support(found, sites, split, score)
-    shown = _main_first(names, score)
-    for name in shown:
+    shown = []
+    for name in _main_first(names - {EPSILON}, score):
         means = [told(found.get(site), split, name) for site in sites]
+        if name != score and not any(isinstance(mean, float) for mean in means):
+            continue
+        shown.append(name)
         stds = [told(found.get(site), split, _std_of(name)) for site in sites]
-        known = [mean for mean in means if isinstance(mean, float)]
-        over_sites = Spread(*mean_and_std(known)) if known else NOT_REPORTED
-        rows.append([_heading(name, score), *map(_with_spread, means, stds), over_sites])
+        rows.append([_heading(name, score), *map(_with_spread, means, stds), _over_sites(means)])
     caption = (
         f"The aggregate of round {aggregate} on each site's {split} images. After ±: in a site's column the standard "
         "deviation over its images, in the last column that over the sites"
     )
+    if any(isinstance(row[-1], Partly) for row in rows):
+        caption += "; in brackets: how many of the sites reported the score, where not all did"
     header = ("score", *sites, "mean over sites")
     notes = (*_meanings(shown, score), *_classes_of_means(found, split))
     return Table(f"all-scores-{split}", caption, header, rows, notes)
+
+
+def _over_sites(cells: Sequence[Cell]) -> Cell:
+    """Return the mean over the sites that reported a score, and how many these are; one value has no deviation."""
+    known = [cell for cell in cells if isinstance(cell, float)]
+    if not known:
+        return NOT_REPORTED
+    mean = Spread(*mean_and_std(known)) if len(known) > 1 else known[0]
+    return mean if len(known) == len(cells) else Partly(mean, len(known), len(cells))
 
 
 def _support(found: Mapping[str, Part], sites: Sequence[str], split: Split, score: str) -> list[list[Cell]]:
