@@ -11,7 +11,7 @@ from aggregator.comparison import ChosenScores
 from aggregator.onnx_file import OnnxFile
 from aggregator.report.tables import NOT_REPORTED
 from aggregator.report.text import table_lines
-from aggregator.run_view import Bytes, Row
+from aggregator.run_view import INTERVAL, Bytes, Row, signed_range
 from aggregator.same_images import TestImages
 from shared.escaping import escape
 from shared.exchange.tables import SPLITS, Split
@@ -240,7 +240,8 @@ def _against_last(card: ModelCard, site: str, row: Row) -> str:
     if found is None or start is None:
         return ""
     others = "; its test images were others" if card.sites[site].test_images == "others" else ""
-    return f"; against {start['name']} {found[0]:+.3f}, 95 % interval {found[1]:+.3f} to {found[2]:+.3f}{others}"
+    interval = f", {signed_range(found[1])} by {INTERVAL}" if found[1] else ""
+    return f"; against {start['name']} {found[0]:+.3f}{interval}{others}"
 
 
 def _privacy(card: ModelCard) -> list[str]:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _NORMAL_95 = 1.96
-"""Standard errors to either side."""
+"""Standard errors to either side: 95 % of a normal distribution, which few patients do not follow."""
+INTERVAL = f"± {_NORMAL_95} standard errors"
 
 _NUMBERS = ("score", "tolerance", "theta", "epsilon", "weight")
 """Of a verdict."""
@@ -59,7 +60,7 @@ class Support:
 
     Args:
         images: as count text.
-        interval: between what the score lies with 95 % confidence, if that is reported.
+        interval: the score ± 1.96 standard errors, if that is reported and not 0.
     """
 
     images: str
@@ -68,13 +69,18 @@ class Support:
     @property
     def text(self) -> str:
         """The images and the interval in words, for people."""
-        interval = f"95 % interval {range_text(self.interval)}, " if self.interval else ""
+        interval = f"{range_text(self.interval)} by {INTERVAL}, " if self.interval else ""
         return f"{interval}{self.images} images"
 
 
 def range_text(interval: tuple[float, float]) -> str:
-    """Return between what a score lies, for people."""
+    """Return an interval of scores, for people."""
     return f"{interval[0]:.3f} to {interval[1]:.3f}"
+
+
+def signed_range(interval: tuple[float, float]) -> str:
+    """Return an interval of differences, for people."""
+    return f"{interval[0]:+.3f} to {interval[1]:+.3f}"
 
 
 @dataclass(frozen=True)
@@ -100,9 +106,9 @@ class Row:
         }
 
     def interval(self, score: str) -> tuple[float, float] | None:
-        """Return the 95 % confidence interval of a score from 0 to 1; None if its standard error is not reported."""
+        """Return a score from 0 to 1 ± 1.96 standard errors; None if the standard error is not reported, or is 0."""
         value, error = self.scores.get(score), self.scores.get(error_of(score))
-        if value is None or error is None:
+        if value is None or not error:
             return None
         return max(0.0, value - _NORMAL_95 * error), min(1.0, value + _NORMAL_95 * error)
 
@@ -110,16 +116,17 @@ class Row:
         """Return what a score is over."""
         return Support(self.images, self.interval(score))
 
-    def difference(self, score: str) -> tuple[float, float, float] | None:
-        """Return how much greater a score is than the first model's, and the two ends of its 95 % confidence interval.
+    def difference(self, score: str) -> tuple[float, tuple[float, float] | None] | None:
+        """Return how much greater a score is than the first model's, and the interval of ± 1.96 standard errors.
 
-        The first model is the one that the run began with, on the same images. None if either number is not reported.
+        The first model is the one that the run began with, on the same images. None if either number is not reported;
+        no interval if the standard error is 0.
         """
         column = difference_of(score)
         value, error = self.scores.get(column), self.scores.get(error_of(column))
-        return (
-            None if value is None or error is None else (value, value - _NORMAL_95 * error, value + _NORMAL_95 * error)
-        )
+        if value is None or error is None:
+            return None
+        return value, (value - _NORMAL_95 * error, value + _NORMAL_95 * error) if error else None
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from aggregator.report.tables import NOT_REPORTED, UNDEFINED, Cell, Missing, Table, images_cell, interval_text, told
-from aggregator.run_view import Part, RunView
+from aggregator.report.tables import (
+    NARROW,
+    NOT_REPORTED,
+    UNDEFINED,
+    Cell,
+    Missing,
+    Table,
+    images_cell,
+    interval_text,
+    told,
+)
+from aggregator.run_view import INTERVAL, Part, RunView, signed_range
 from shared.learning.gain import PLACES
 from shared.plurals import pluralize
 
-CHOSEN_INTERVAL = "chosen model, 95 % interval"
+CHOSEN_INTERVAL = f"chosen model {INTERVAL}"
 OTHER_CLASSES = Missing("other classes")
 SAME_IMAGES = {"the same": "the same", "others": "others", "new": "no part", None: "not known"}
 """What is said of a site's test images in the earlier run whose model a run began with."""
@@ -116,6 +126,7 @@ def gained(view: RunView, score: str, title: str) -> Table | None:
             f"{WHY_NOT_REPORTED}; or it was not there in the first round, with which the model trained alone begins"
         )
     columns |= _support(last, sites, score)
+    notes += [NARROW] if CHOSEN_INTERVAL in columns else []
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     caption = f"What each hospital gains: {title} on its own test images"
     return Table("gain", caption, tuple(columns), rows, tuple(notes))
@@ -137,15 +148,14 @@ def against_last(view: RunView, score: str, title: str) -> Table | None:
     columns: dict[str, list[Cell]] = {
         "site": [*sites],
         "difference": [NOT_REPORTED if each is None else f"{each[0]:+.{PLACES}f}" for each in found],
-        "95 % interval": [
-            NOT_REPORTED if each is None else f"{each[1]:+.{PLACES}f} to {each[2]:+.{PLACES}f}" for each in found
-        ],
+        INTERVAL: [NOT_REPORTED if each is None else each[1] and signed_range(each[1]) for each in found],
         "test images": [images_cell(last.get(site), "test") for site in sites],
         f"in {start.name}": [SAME_IMAGES[view.test_images.get(site)] for site in sites],
     }
     notes = [
         "Both models are scored on the same images, each time without the same patients, so the interval is of the "
-        "difference"
+        "difference",
+        NARROW,
     ]
     if "others" in view.test_images.values():
         notes.append(
@@ -178,6 +188,7 @@ def before_and_after(view: RunView, chosen: int, score: str, title: str, alone: 
         columns[f"{alone.site} alone"] = [alone.at(site) for site in sites]
         notes.append(f"{alone.site} alone: a model trained in as many rounds ({alone.rounds}) on its images only")
     columns |= _support(last, sites, score)
+    notes += [NARROW] if CHOSEN_INTERVAL in columns else []
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     return Table("before-after", f"{title} on each site's own test images", tuple(columns), rows, tuple(notes))
 

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aggregator.report.meanings import meanings
-from aggregator.run_view import Part, Row, RunView, range_text
+from aggregator.run_view import INTERVAL, Part, Row, RunView, range_text
 from shared.escaping import uncomputed
 from shared.exchange.records.values import decimal_text
-from shared.exchange.tables import EPSILON, Split
+from shared.exchange.tables import EPSILON, Split, error_of
 from shared.learning.metrics import mean_and_std
 from shared.plurals import pluralize
 
+NARROW = f"{INTERVAL}: too narrow for few patients, and left out where the error is 0"
 SHOWN_ROWS = 300
 """How many rows of a table a page shows; its CSV has all."""
 
@@ -229,7 +230,8 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
     names = {name for part in found.values() if (row := part.row(split)) for name in row.numbers}
     images = [images_cell(found.get(site), split) for site in sites]
     rows: list[list[Cell]] = [["images", *images, None]] if names else []
-    rows += _support(found, sites, split, score)
+    support = _support(found, sites, split, score)
+    rows += support
     shown = []
     for name in _main_first(names - {EPSILON}, score):
         means = [told(found.get(site), split, name) for site in sites]
@@ -245,7 +247,8 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
     if any(isinstance(row[-1], Partly) for row in rows):
         caption += "; in brackets: how many of the sites reported the score, where not all did"
     header = ("score", *sites, "mean over sites")
-    notes = (*_meanings(shown, score), *_classes_of_means(found, split))
+    narrow = [NARROW] if any(INTERVAL in str(row[0]) for row in support) else []
+    notes = (*_meanings(shown, score), *_classes_of_means(found, split), *narrow)
     return Table(f"all-scores-{split}", caption, header, rows, notes)
 
 
@@ -268,7 +271,7 @@ def _support(found: Mapping[str, Part], sites: Sequence[str], split: Split, scor
     ]
     intervals = [interval_text(told.get(site), score) for site in sites]
     if any(isinstance(each, str) for each in intervals):
-        rows.append([f"{score_title(score)}, 95 % interval", *intervals, None])
+        rows.append([f"{score_title(score)} {INTERVAL}", *intervals, None])
     return rows
 
 
@@ -284,9 +287,11 @@ def _of_class(row: Row | None, number: str) -> Cell:
 
 
 def interval_text(row: Row | None, score: str) -> Cell:
-    """Return between what a score lies with 95 % confidence, or that nobody tells."""
-    found = row.interval(score) if row else None
-    return NOT_REPORTED if found is None else range_text(found)
+    """Return a score ± 1.96 standard errors, or that nobody tells; nothing where they are 0."""
+    if row is None or row.scores.get(error_of(score)) is None:
+        return NOT_REPORTED
+    found = row.interval(score)
+    return range_text(found) if found else None
 
 
 def of_heldout(scores: Mapping[str, float | None], images: int, score: str) -> Table:

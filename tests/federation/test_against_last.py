@@ -96,14 +96,14 @@ def test_report_and_card_say_it_beside_the_images(second: Setting, tmp_path: Pat
     found = view.receivers(view.chosen_round)["north"].test
     assert found is not None
     numbers = found.difference("dice_mean")
-    assert numbers is not None
-    interval = f"{numbers[1]:+.3f} to {numbers[2]:+.3f}"
+    assert numbers is not None and numbers[1] is not None
+    interval = f"{numbers[1][0]:+.3f} to {numbers[1][1]:+.3f}"
     text = report_text(view, "not asked", "dice_mean", "Dice")
     assert "Dice against the model of first:" in text and interval in text
     assert document(view, "not asked")["test_images"]["north"] == "the same"
     export(second.aggregator, store, tmp_path / "export")
     card = (tmp_path / "export" / "model-card.md").read_text()
-    assert f"; against first {numbers[0]:+.3f}, 95 % interval {interval}" in card
+    assert f"; against first {numbers[0]:+.3f}, {interval} by ± 1.96 standard errors" in card
 
 
 def test_other_test_images_are_told_and_warned_of(second: Setting, tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ def test_the_error_is_of_the_difference_on_the_same_images() -> None:
 
 
 def test_an_interval_is_told_where_both_numbers_are() -> None:
-    assert Row("10", 1.0, {DIFFERENCE: 0.02, ERROR: 0.01}).difference("dice_mean") == pytest.approx(
-        (0.02, 0.0004, 0.0396)
-    )
+    found = Row("10", 1.0, {DIFFERENCE: 0.02, ERROR: 0.01}).difference("dice_mean")
+    assert found is not None and (found[0], found[1]) == (0.02, pytest.approx((0.0004, 0.0396)))
+    assert Row("10", 1.0, {DIFFERENCE: 0.0, ERROR: 0.0}).difference("dice_mean") == (0.0, None)
     assert Row("10", 1.0, {DIFFERENCE: 0.02, ERROR: None}).difference("dice_mean") is None
 
 

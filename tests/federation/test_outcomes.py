@@ -106,7 +106,7 @@ def test_a_run_whose_model_improved_ends_with_0(federation: Federation) -> None:
     assert_said_first(ran, line)
     table = [line for line in ran.says("report", "improved") if line.startswith("| ")][:3]
     assert [cell.strip() for cell in table[0].split("|")[1:-1]] == [
-        *("site", "before training", "after", "chosen model, 95 % interval", "test images"),
+        *("site", "before training", "after", "chosen model ± 1.96 standard errors", "test images"),
     ]
     for row in table[1:]:
         before, after = (float(cell) for cell in row.split("|")[2:4])

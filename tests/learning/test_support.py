@@ -204,12 +204,25 @@ def test_a_report_shows_what_a_score_is_over() -> None:
     assert shown[:4] == [
         ["images", "40", "20", "–"],
         ["images of class 0", "30", "not reported", "–"],
-        ["dice, 95 % interval", "0.000 to 1.000", "not reported", "–"],
+        ["dice ± 1.96 standard errors", "0.000 to 1.000", "not reported", "–"],
         ["dice (main score)", "0.500", "0.400", "0.450 ± 0.050"],
     ]
-    assert not any("error" in line[0] or "images_of" in line[0] for line in shown)
+    assert not any("_error" in line[0] or "images_of" in line[0] for line in shown)
     notes = as_in_papers(view, 0, "test").notes
-    assert notes[-1] == "means over classes cover those of which a site has images; reported: north 0"
+    assert notes[-1].startswith("± 1.96 standard errors: too narrow for few patients")
+    assert notes[-2] == "means over classes cover those of which a site has images; reported: north 0"
     table = before_and_after(view, 0, "auroc", "AUROC")
-    assert table.header == ("site", "before training", "after", "chosen model, 95 % interval", "test images")
+    assert table.header == ("site", "before training", "after", "chosen model ± 1.96 standard errors", "test images")
     assert [cell.text for cell in table.shown[0]] == ["north", "0.800", "0.800", "0.702 to 0.898", "40"]
+    assert table.notes[-1] == notes[-1]
+
+
+def test_a_standard_error_of_0_is_no_interval() -> None:
+    perfect = row("6", dice_mean=1.0, dice_error=0.0)
+    assert perfect.support("dice_mean").text == "6 images"
+    other = Part(test=row("6", dice_mean=0.5, dice_error=0.1))
+    view = view_of_rounds([{"north": Part(test=perfect), "south": other}])
+    table = before_and_after(view, 0, "dice_mean", "Dice")
+    assert [line[-2].text for line in table.shown] == ["–", "0.304 to 0.696"]
+    alone = view_of_rounds([{"north": Part(test=perfect)}])
+    assert before_and_after(alone, 0, "dice_mean", "Dice").header[-2] == "after"
