@@ -138,9 +138,15 @@ def _score_rows(runs: Sequence[Summary]) -> dict[str, list[str]]:
     }
     for split in RECEIVED_SPLITS:
         for site in dict.fromkeys(site for run in runs for site in run.on(split).sites):
-            rows[f"{split}, {site}"] = [run.on(split).shown(site) or _no_score(run) for run in runs]
+            rows[f"{split}, {site}"] = [_site_score(run, split, site) for run in runs]
         rows[f"{split}, mean over sites"] = [_mean(run.on(split)) or _no_score(run) for run in runs]
     return rows
+
+
+def _site_score(run: Summary, split: Split, site: str) -> str:
+    """Return a site's score in a run, or why there is none; nothing where the site is not in the run."""
+    found = run.on(split)
+    return (found.shown(site) or _no_score(run)) if site in found.sites else ""
 
 
 def _mean(found: ChosenScores) -> str | None:
