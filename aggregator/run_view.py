@@ -513,7 +513,8 @@ def _refs(run: str, number: int) -> tuple[MessageRef, MessageRef, MessageRef]:
 def _bytes_of_run(ledger: Mirror, run: str, numbers: Sequence[int]) -> Bytes:
     refs = [ref for number in numbers for ref in _refs(run, number)]
     up = [MessageRef("consent", run), *(ref for ref in refs if ref.kind == "update"), MessageRef("withdrawal", run)]
-    down = [MessageRef("offer", run), *(ref for ref in refs if ref.kind != "update"), MessageRef("final", run)]
+    ends = MessageRef("final", run), MessageRef("abort", run)
+    down = [MessageRef("offer", run), *(ref for ref in refs if ref.kind != "update"), *ends]
     return Bytes(down=_size(ledger, *down), up=_size(ledger, *up))
 
 

@@ -11,7 +11,12 @@ import pytest
 
 from aggregator.run_view import Mean, RunView, view_run
 from aggregator.store import RunStore
-from tests.played import RUN, Played, ended_run
+from shared.exchange import names
+from shared.exchange.names import MessageRef
+from shared.exchange.records.answers import Abort
+from shared.exchange.signing import canonical
+from shared.folder.durable import hash_file
+from tests.played import RUN, Played, begun, ended_run
 
 TELL = """
 import sys
@@ -49,6 +54,18 @@ def test_what_happened_is_in_the_view(view: RunView) -> None:
     assert view.rounds[1].means["validation"]["dice_mean"] == Mean(sites=1, alike=0.5, by_images=0.5)
     assert (view.sites["north"].agrees, view.sites["south"].agrees) == (True, None)
     assert view.receivers(7) == {} and view.scoring(7) is None
+
+
+def test_an_abort_is_among_the_bytes_of_a_run(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    store = begun(played)
+    played.offer_and_consent()
+    before = view_run(tmp_path / "aggregator", store).bytes["north"].down
+    abort = canonical(Abort(run=RUN, reason="nobody agreed").model_dump())
+    played.send("abort", 0, {names.ABORT: abort}, "consent")
+    manifest = hash_file(played.drop / MessageRef("abort", RUN).path / names.MANIFEST)[0]
+    after = view_run(tmp_path / "aggregator", store).bytes["north"].down
+    assert before is not None and after == before + len(abort) + manifest
 
 
 def test_every_number_is_a_row_of_the_frame(view: RunView) -> None:
