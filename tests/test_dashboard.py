@@ -463,6 +463,10 @@ def test_the_page_says_that_the_run_is_not_there_yet(run: Played, work: Path, br
         store.begin(configuration, Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
         browser.wait_for("before round 1 of 2", "#facts")
         assert browser.text("#problem") == ""
+        ended = {"round": 0, "rounds": 0, "is_closing_round": True, "final_model": "model.safetensors"}
+        assert browser.run(f"return where({json.dumps(ended)})") == "round 0 of 0", "as status says"
+        many = "Array.from({ length: 300000 }, (_, each) => each % 3)"
+        assert browser.run(f"return ticks({many})") == ["0.0", "0.5", "1.0", "1.5", "2.0"]
         browser.open("about:blank")
     assert browser.complaints() == []
 

@@ -195,7 +195,7 @@ async function showReport(run) {
 
 function where(overview) {
   if (overview.is_closing_round && overview.final_model === null) return "the closing round, which trains nothing";
-  return overview.round === 0 ? `before round 1 of ${overview.rounds}` : `round ${overview.round} of ${overview.rounds}`;
+  return overview.round === 0 && overview.rounds ? `before round 1 of ${overview.rounds}` : `round ${overview.round} of ${overview.rounds}`;
 }
 
 function facts(overview, about) {
@@ -415,7 +415,9 @@ function namesBeside(lines, endOf, lowest) {
 
 // Round numbers below, between and above the values.
 function ticks(values) {
-  const [low, high] = [Math.min(...values), Math.max(...values)];
+  // Not Math.min(...values): so many arguments as a long run has values are too many.
+  const low = values.reduce((one, other) => Math.min(one, other), Infinity);
+  const high = values.reduce((one, other) => Math.max(one, other), -Infinity);
   const rough = Math.max(high - low, 0.01) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((each) => each * power >= rough) * power;
