@@ -174,6 +174,14 @@ def test_five_rounds_without_a_higher_mean_are_trouble() -> None:
     assert text is not None and "with the aggregate of round 1, and no higher since" in text
 
 
+def test_rounds_that_no_site_scores_are_no_standstill() -> None:
+    def told(*means: float) -> bool:
+        scores = {10 * number: {"north": mean} for number, mean in enumerate(means)}
+        return "no progress" in standstills(RUN, {}, scores, "dice_mean")
+
+    assert not told(0.5, 0.4) and not told(0.5, *[0.4] * 4) and told(0.5, *[0.4] * 5)
+
+
 def test_means_over_other_sites_are_no_standstill() -> None:
     scores = {0: {"north": 0.9}} | {number: {"south": 0.1 * number} for number in range(1, 8)}
     assert standstills(RUN, {}, scores, "dice_mean") == {}
