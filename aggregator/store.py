@@ -150,7 +150,7 @@ class RunStore(RunFiles):
 
     def choice(self) -> Choice | None:
         """Return by what the final model will be chosen; None of a run that an older version began."""
-        return self._read(self.home / _CHOICE, Choice, "remove it; the next launch writes it again")
+        return self._read(self.home / _CHOICE, Choice, "remove it, and the next launch writes it again")
 
     @property
     def begun_at(self) -> float:
