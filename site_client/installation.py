@@ -180,11 +180,20 @@ def _runs(root: Path) -> bool:
     return root == Path("/")
 
 
-def _require_rights(root: Path) -> None:
+def require_linux() -> None:
+    """Check that this machine's paths and users are such as a unit can name.
+
+    Raises:
+        ActionRequiredError: this is Windows or macOS.
+    """
     if sys.platform != "linux":
         raise ActionRequiredError(
             "services are installed for systemd only; docs/service.md describes Windows and macOS"
         )
+
+
+def _require_rights(root: Path) -> None:
+    require_linux()
     if _runs(root) and os.geteuid() != 0:
         raise ActionRequiredError(
             "only root installs services: put `sudo` before this, or look at the unit with --print"

@@ -478,5 +478,17 @@ def test_the_unit_is_shown_where_it_could_not_be_installed(work: Path, monkeypat
     assert list(refused.value.problems) == told
 
 
+@pytest.mark.parametrize("options", [[], ["--print"]])
+def test_elsewhere_than_on_linux_no_unit_is_made(
+    work: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    (work / "site.yaml").write_text(configuration().model_dump_json())
+    monkeypatch.setitem(sys.modules, "pwd", None)  # without it a path has no owner
+    monkeypatch.setattr(sys, "platform", "win32")
+    refused = CliRunner().invoke(main, ["install-service", "--work", str(work), *options])
+    told = "services are installed for systemd only; docs/service.md describes Windows and macOS\n"
+    assert (refused.exit_code, refused.output) == (1, told)
+
+
 def test_the_template_is_part_of_the_package() -> None:
     assert (files("deploy") / "systemd" / "dropfed-site.service").is_file()

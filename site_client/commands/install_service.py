@@ -9,7 +9,7 @@ import click
 from shared.commands import say
 from site_client.commands import WORK
 from site_client.configuration import read_configuration
-from site_client.installation import UNITS, drafted_unit, install, password_file_of, unit_name, unit_text
+from site_client.installation import UNITS, drafted_unit, install, password_file_of, require_linux, unit_name, unit_text
 
 
 @click.command(help=__doc__)
@@ -21,8 +21,9 @@ from site_client.installation import UNITS, drafted_unit, install, password_file
     help="What systemd hands the password from; root's alone, as all folders above it. Default: as "
     "in the unit that is there, else the daemon reads the file in WORK itself.",
 )
-@click.option("--print", "only_print", is_flag=True, help="Show the unit, on any machine; change nothing.")
+@click.option("--print", "only_print", is_flag=True, help="Show the unit, on any Linux machine; change nothing.")
 def command(work: Path, user: str | None, password_file: Path | None, only_print: bool) -> None:
+    require_linux()
     configuration = read_configuration(work)
     unit = unit_name(configuration)
     if password_file is None and (password_file := password_file_of(Path("/") / UNITS / unit)) is not None:
