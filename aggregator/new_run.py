@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -15,7 +15,7 @@ from aggregator.configuration import FILE, PUBLISHED_WEIGHTS, AggregatorConfigur
 from aggregator.preparation import run_problems
 from aggregator.store import runs_in
 from aggregator.warm_start import earlier_run, start_of
-from shared.doors import yaml_text
+from shared.doors import Refusal, yaml_text
 from shared.errors import ConfigurationError, PluginError
 from shared.exchange.reading import KEPT_BYTES, check_record, dump_values, parse_yaml
 from shared.exchange.records.run import RunConfiguration, Start
@@ -29,7 +29,8 @@ from shared.learning.run_checks import may_be_paired
 from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.terms import EXTERNAL, Options
 
-_LINE = re.compile(r"(?P<key> *\w+): +[^#]*?(?P<comment> +#.*)?")
+_LINE = re.compile(r"(?P<key> *\w+):(?: +[^#]*?)?(?P<comment> +#.*)?")
+_BLOCK = re.compile(r" *\w+:(?: +#.*)?")  # whose values stand below
 _SGD_FOR_ADAM = 30  # times Adam's learning rate is about what SGD takes
 _ANY_IMAGES = "image_classification"
 _QUORUM = 2  # answers to begin with, where there are so many sites
@@ -120,13 +121,42 @@ def template(task: str) -> str:
     """Return the template of a task's runs.
 
     Raises:
-        ConfigurationError: there is no such task.
+        ConfigurationError: there is no such task, or its plug-in's template is no run or has lines of another form.
     """
     if task == EXTERNAL:
         return (files("configs") / "external_trainer" / "RUN.yaml").read_text(encoding="utf-8")
     if task in TASK_NAMES:
         return (files("configs") / f"run.{task}.yaml").read_text(encoding="utf-8")
-    return plugins.template_of(task) or _general(task)
+    text = plugins.template_of(task)
+    if text is None:
+        return _general(task)
+    file = f"plug-in {plugins.wheel_behind('tasks', task)}: run.{task}.yaml"
+    parse_yaml(text.encode(), RunConfiguration, file)
+    form = "`KEY: VALUE` on one line, or a block indented by two spaces"
+    if unclear := [*_unclear(text.splitlines(), yaml_text.parse(text.encode(), KEPT_BYTES))]:
+        problem = f"`new-run` cannot change this value; ask its author for {form}"
+        raise ConfigurationError([f"{file}: {key}: {problem}" for key in unclear])
+    return text
+
+
+def _unclear(lines: Sequence[str], said: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Yield the keys of settings whose lines cannot be told from those of the others, as ``_settled`` does.
+
+    Args:
+        said: what they say.
+        indent: of the lines.
+    """
+    entries = dict(_entries(lines, indent))
+    for key, value in said.items():
+        entry = entries.get(key, [])
+        try:
+            is_whole = yaml_text.parse("\n".join(entry).encode(), KEPT_BYTES) == {key: value}
+        except Refusal:
+            is_whole = False
+        if not is_whole:
+            yield key
+        elif _is_block(entry[0], value):
+            yield from (f"{key}.{each}" for each in _unclear(entry[1:], value, f"{indent}  "))
 
 
 def _general(task: str) -> str:
@@ -299,7 +329,7 @@ def filled_in(answers: Answers, start: Mapping[str, str] | None = None) -> str:
         "sites": list(answers.sites),
         "rounds": answers.rounds,
         "quorum": 1 if method.in_turn else max(1, min(_QUORUM, len(answers.sites))),
-        "learning_rate": _over_rounds(chosen["learning_rate"], answers.rounds),
+        "learning_rate": _over_rounds(chosen.get("learning_rate", {}), answers.rounds),
         "start": start or (None if is_known else chosen["start"]),
         **({} if earlier is None else _as_in(earlier.run, answers, method)),
     }
@@ -338,7 +368,7 @@ def settings(task: str, preset: str | None) -> dict[str, Any]:
 
 def _over_rounds(rate: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     """Return a learning rate; one along a cosine falls once, in all rounds of the run."""
-    return {**rate, "period": max(rounds, 1)} if rate["shape"] == "cosine" else dict(rate)
+    return {**rate, "period": max(rounds, 1)} if rate.get("shape") == "cosine" else dict(rate)
 
 
 def _for_sgd(rate: Mapping[str, Any]) -> dict[str, Any]:
@@ -369,14 +399,15 @@ def _settled(
     for key, entry in _entries(lines, indent):
         if not key or (key in wanted and wanted[key] == said[key]):
             made += entry
-        elif key in wanted and isinstance(wanted[key], Mapping) and isinstance(said[key], Mapping) and len(entry) > 1:
+        elif key in wanted and isinstance(wanted[key], Mapping) and _is_block(entry[0], said[key]):
             of_block = reason if key == "method_options" else ""
             made += [entry[0], *_settled(entry[1:], said[key], wanted[key], of_block, f"{indent}  ")]
         elif key in wanted and isinstance(wanted[key], Mapping):  # in the place of a word, or of a block on one line
             made += _block(key, wanted[key], indent)
         elif key in wanted:
             explained = [] if isinstance(said[key], Mapping) else entry[1:]
-            made += [_with_value(entry[0], wanted[key]), *explained]
+            comments = [line for line in explained if line.lstrip().startswith("#")]
+            made += [_with_value(entry[0], wanted[key]), *comments]
     end = next(number for number in range(len(made), 0, -1) if made[number - 1])  # before the blank line of a block
     note = reason if indent else ""
     for key in reversed([key for key in wanted if key not in said]):
@@ -386,6 +417,11 @@ def _settled(
     return made
 
 
+def _is_block(line: str, value: Any) -> bool:
+    """Return whether a value stands in lines of their own below that of its key."""
+    return isinstance(value, Mapping) and _BLOCK.fullmatch(line) is not None
+
+
 def _block(key: str, values: Mapping[str, Any], indent: str) -> list[str]:
     return [f"{indent}{line}" for line in dump_values({key: values}).decode().splitlines()]
 
@@ -393,12 +429,12 @@ def _block(key: str, values: Mapping[str, Any], indent: str) -> list[str]:
 def _entries(lines: Iterable[str], indent: str) -> list[tuple[str, list[str]]]:
     """Return each key with its lines: its own, and those that continue its value or its comment.
 
-    Blank lines and what follows them have no key.
+    Blank lines and comments that are no further in, and what follows them, have no key.
     """
     entries: list[tuple[str, list[str]]] = [("", [])]
     for line in lines:
         found = re.match(rf"{indent}(\w+):", line)
-        if found or not line:
+        if found or not line or line.startswith(f"{indent}#"):
             entries.append((found[1] if found else "", []))
         entries[-1][1].append(line)
     return entries

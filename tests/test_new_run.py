@@ -22,6 +22,7 @@ from aggregator.new_run import Answers, filled_in, template
 from aggregator.preparation import as_begun, in_full
 from aggregator.setup import initialise
 from aggregator.store import RunStore, run_in_turn, take_turn
+from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_values, dump_yaml, parse_yaml
 from shared.exchange.records.run import BelowLast, Cosine, Falling, RunConfiguration
 from shared.exchange.records.tensors import Sharing
@@ -107,6 +108,71 @@ def test_every_method_gets_its_options_and_keeps_every_comment(task: str, method
         assert rate["initial"] == pytest.approx(30 * suggested["initial"])
     if not open_method(method, {}).reference:
         check_together(run)
+
+
+ORDINARY = """\
+run: shapes-2026-01
+task: shapes
+method: fedavg
+# as in aggregator.yaml
+sites:            # all of them
+  - north
+  - south
+quorum: 2
+rounds: 4
+learning_rate: {shape: cosine, initial: 0.003,
+                final: 0.0001, period: 4}
+# of the task
+task_options:
+  optimizer: adam
+"""
+
+
+@pytest.fixture
+def brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The template of a wheel that is installed and provides the task ``shapes``."""
+    (tmp_path / "shapes").mkdir()
+    info = tmp_path / "shapes_of_ours-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes-of-ours\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[dropfed.tasks]\nshapes = shapes:Shapes\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / "shapes" / "run.shapes.yaml"
+    path.write_text(ORDINARY)
+    return path
+
+
+def test_a_wheels_template_may_have_lists_in_lines_and_leave_out_the_learning_rate(brought: Path) -> None:
+    text = filled_in(Answers("mine", "shapes", "scaffold", ["east"], 6))
+    run = parse_yaml(text.encode(), RunConfiguration, "run")
+    assert (run.sites, run.quorum, run.rounds, run.task_options) == (["east"], 1, 6, {"optimizer": "sgd"})
+    assert run.learning_rate == Cosine(shape="cosine", initial=0.09, final=0.003, period=6)
+    assert comments(text)[:3] == comments(ORDINARY)
+    brought.write_text(re.sub(r"(?s)learning_rate.*(?=# of)", "", ORDINARY))
+    run = parse_yaml(filled_in(Answers("mine", "shapes", "fedavg", ["east"], 6)).encode(), RunConfiguration, "run")
+    assert run.learning_rate == Falling()
+
+
+@pytest.mark.parametrize(
+    "now, then, told",
+    [
+        ("rounds: 4\n", "", "rounds: is missing; add it"),
+        ("  - south", "\n  - south", "sites: `new-run` cannot change this value; ask its author for"),
+        (
+            "  optimizer",
+            "    optimizer",
+            "task_options.optimizer: `new-run` cannot change this value; ask its author for",
+        ),
+        ("quorum:", '"quorum":', "quorum: `new-run` cannot change this value; ask its author for"),
+    ],
+)
+def test_a_wheels_template_that_cannot_be_filled_in_is_named(brought: Path, now: str, then: str, told: str) -> None:
+    brought.write_text(ORDINARY.replace(now, then))
+    with pytest.raises(ConfigurationError) as refused:
+        filled_in(Answers("mine", "shapes", "fedavg", ["east"], 6))
+    assert any(
+        problem.startswith(f"plug-in shapes-of-ours: run.shapes.yaml: {told}") for problem in refused.value.problems
+    )
 
 
 def test_a_run_of_programs_says_what_to_fill_in() -> None:
