@@ -46,6 +46,7 @@ _SHARES = "apps/files_sharing/api/v1/shares"
 _NO_STATUS_PAGE = (401, 403, 404, 405, 410)
 _WITH_REASON = (400, 403, 404)  # refusals whose reason the server writes into the body
 _STALL_S = 60.0
+_ON_IT = re.compile(r"/(?:(?:remote|index|public|status|ocs/v[12])\.php|apps/files)(?:[/?#]|$)")  # behind the server
 MAX_REASON = 300  # characters shown of what a server says
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
@@ -134,12 +135,13 @@ class _Status(_FromServer):
 
 
 def server_of(address: str) -> str:
-    """Return the server's address, from it or from that of anything on it, percent-encoded, without a final slash.
+    """Return the server's address, from it or from that of anything on it, also as a browser shows it, percent-encoded,
+    without a final slash.
 
     Raises:
         ActionRequiredError: it is no address that may be used.
     """
-    return re.split(r"/(?:remote|index|public|status|ocs/v[12])\.php(?:/|$)", f"{checked_url(address)}/")[0].rstrip("/")
+    return checked_url(_ON_IT.split(address)[0])
 
 
 def bytes_of(quota: str) -> int | None:

@@ -16,6 +16,7 @@ from aggregator.folder_sync import FolderSync
 from aggregator.owncloud import OwnCloud as Client
 from aggregator.owncloud import RefusedError, bytes_of, path_among_files, server_of
 from aggregator.site import read_invite
+from shared.errors import ActionRequiredError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import MessageRef
@@ -563,6 +564,16 @@ def test_addresses() -> None:
     for address in ("/", "/remote.php/dav/files/a/", "/index.php/apps/files", "/ocs/v2.php/cloud", "/status.php", ""):
         assert server_of(f"https://example.org/cloud{address}") == "https://example.org/cloud"
     assert server_of("https://example.org") == "https://example.org"
+    for shown in (
+        "index.php/apps/files/?dir=/north&fileid=7",
+        "apps/files/files/7?dir=/",
+        "index.php?x=1",
+        "index.php#a",
+    ):
+        assert server_of(f"https://example.org/cloud/{shown}") == "https://example.org/cloud"
+    for other in ("https://example.org/?next=/index.php/", "https://a:b@example.org/index.php/"):
+        with pytest.raises(ActionRequiredError, match="The folder's address"):
+            server_of(other)
     files = "https://example.org/c/remote.php"
     assert path_among_files(f"{files}/dav/files/a%40b/r%20x/north/", "a@b") == "r x/north"
     assert path_among_files(f"{files}/webdav/north", "a") == "north"
