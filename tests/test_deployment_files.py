@@ -178,7 +178,9 @@ TASK = "{http://schemas.microsoft.com/windows/2004/02/mit/task}"
 
 
 def test_the_scheduled_task() -> None:
-    task = fromstring((DEPLOY / "windows" / "dropfed-site.xml").read_bytes())
+    content = (DEPLOY / "windows" / "dropfed-site.xml").read_bytes()
+    assert content.isascii() and b"encoding" not in content, "schtasks is reported to refuse a declared UTF-8"
+    task = fromstring(content)
     assert task.tag == f"{TASK}Task"
     order = ["RegistrationInfo", "Triggers", "Principals", "Settings", "Actions"]
     assert [child.tag.removeprefix(TASK) for child in task] == order, "the schema's order"
@@ -194,10 +196,18 @@ def test_the_scheduled_task() -> None:
     assert principal.findtext(f"{TASK}RunLevel") == "LeastPrivilege"
     (settings,) = task.iter(f"{TASK}Settings")
     assert settings.findtext(f"{TASK}ExecutionTimeLimit") == "PT0S", "otherwise it is ended after three days"
+    (again,) = task.iter(f"{TASK}TimeTrigger")
+    assert again.findtext(f"{TASK}Repetition/{TASK}Interval") == "PT5M"
+    assert again.find(f"{TASK}Repetition/{TASK}Duration") is None, "otherwise it is started again for that long only"
+    assert again.findtext(f"{TASK}StartBoundary") == "2020-01-01T00:00:00"
+    assert settings.findtext(f"{TASK}MultipleInstancesPolicy") == "IgnoreNew", "a daemon at work is left alone"
     readme = (DEPLOY / "windows" / "README.md").read_text()
     assert folder in readme
     assert program in readme
     assert principal.findtext(f"{TASK}UserId") in readme
+    assert readme.index("/DISABLE") < readme.index("schtasks /End"), "otherwise the task starts it again"
+    assert "for all users" in readme and "HTTPS_PROXY" in readme
+    assert "Python for all users" in (DEPLOY / "bundle" / "README.txt").read_text()
 
 
 def test_the_launch_daemon() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shared.exchange.names import MessageRef, is_name, ref_at, state_file
 from shared.exchange.reading import check_record, dump_yaml, parse_yaml
 from shared.folder import durable
+from shared.learning.apart import Bounds, confine
 from site_client.configuration import SiteConfiguration
 from tests import SOME_KEY
 from tests.federation.running import Federation, run_configuration
@@ -112,6 +113,15 @@ def test_what_a_code_page_lacks_is_escaped(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, "say"]
     ended = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert (ended.returncode, ended.stdout.strip()) == (0, b"\\u03b8 is 0.5")
+
+
+def test_bounds_that_windows_lacks_are_among_the_known_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setitem(sys.modules, "resource", None)
+    shown = {"said_in": "", "allowed": {}, "allowed_in": "", "minutes_key": "", "if_full": ""}
+    confine(Bounds(**shown, minutes=1.0, memory_gb=1.0, threads=1))  # type: ignore[arg-type]
+    limits = (Path(__file__).parent.parent / "docs" / "service.md").read_text().partition("Known limits:")[2]
+    assert "Nothing bounds the memory that a plug-in's process takes: `plugin_memory_gb` and " in limits
 
 
 def test_a_whole_run_without_what_only_posix_has(tmp_path: Path) -> None:
