@@ -91,6 +91,21 @@ def test_what_the_readme_has_people_make_is_what_the_hub_reads(hub: dict[str, An
     assert "DOMAIN=" in readme
 
 
+def test_the_readme_makes_all_that_the_launch_needs_before_it(hub: dict[str, Any]) -> None:
+    readme, service = (COMPOSE.parent / "README.md").read_text(), hub["services"]["aggregator"]
+    (heldout,) = (volume["target"] for volume in service["volumes"] if volume["source"] == "./heldout")
+    steps = [
+        "dropfed-aggregator init ",
+        "cat > work/passwords/",
+        f"`heldout: {{octa_segmentation: {heldout}}}`",
+        f"\n    chown -R {dict(instructions(DOCKERFILE.read_text()))['USER']} heldout work\n",
+        f"dropfed-aggregator new-run --output {service['command'][-1]}\n",
+        "docker compose --profile run up -d",
+    ]
+    places = [readme.find(step) for step in steps]
+    assert -1 not in places and places == sorted(places)
+
+
 def test_the_hub_has_no_secret(hub: dict[str, Any]) -> None:
     for service in hub["services"].values():
         for name, value in service.get("environment", {}).items():
@@ -148,6 +163,12 @@ def test_the_container_does_not_run_as_root(built: list[tuple[str, str]]) -> Non
         number for number, (name, _) in enumerate(last_stage) if name == "RUN"
     )
     assert f"--uid {users[0]}" in DOCKERFILE.read_text()
+
+
+def test_the_containers_user_can_read_the_invite(built: list[tuple[str, str]]) -> None:
+    readme = (DOCKERFILE.parent / "README.md").read_text()
+    assert f"install -o {dict(built)['USER']} -m 600 invite.json /srv/dropfed/\n" in readme
+    assert "-v /srv/dropfed:/work " in readme and "dropfed-site join /work/invite.json " in readme
 
 
 def test_the_container_runs_a_command_of_ours(built: list[tuple[str, str]]) -> None:
