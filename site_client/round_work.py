@@ -284,9 +284,9 @@ class RoundWork:
                 round=configuration,
                 files=files,
             )
-            if by_torchrun:
-                return work_together(asked, is_time)
-            worked = answered(asked, site, run.plugins, is_time)
+            worked = work_together(asked, is_time) if by_torchrun else answered(asked, site, run.plugins, is_time)
+            if not run.plugins:
+                return worked
             return as_promised(worked, trainer, configuration, files, names_of(run.plugins))
         # 2. By the program that the hospital installed. A round without epochs needs it only for the task that nothing
         #    else can score.

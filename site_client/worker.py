@@ -15,9 +15,10 @@ from torch._C._distributed_c10d import FileStore
 from shared.errors import DropfedError
 from shared.folder.durable import write_file
 from shared.learning.apart import REST, REST_S, Obstacle, confine, tell_percent
+from shared.learning.blame import blaming
 from shared.learning.compute import prepare_compute
 from shared.learning.plugins import permit
-from shared.learning.processes import Processes, joined
+from shared.learning.processes import Processes, ProcessLostError, joined
 from shared.lifeline import end, end_with_starter
 from site_client.apart import ALLOWED_IN, bounds_of
 from site_client.configuration import computing_of
@@ -40,7 +41,11 @@ def main(folder: Path) -> None:
         if job.run.plugins:
             confine(bounds_of(job.site))
             permit(job.run.plugins, job.site.policy.plugins, ALLOWED_IN)
-        _work(job, folder)
+        with blaming(job.run.plugins):
+            _work(job, folder)
+    except ProcessLostError as error:  # the other one has said why it ended, if it could
+        logger.error("%s", error)
+        end(1)
     except TROUBLES as error:
         trouble = error if isinstance(error, DropfedError) else as_trouble(error, job.work)
         logger.error("%s", trouble)

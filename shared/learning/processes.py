@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import Store
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from shared.errors import ActionRequiredError
+from shared.errors import ActionRequiredError, TransientError
 from shared.learning.batch_norm import batch_norms
 from shared.learning.methods.contract import Local, Method
 from shared.learning.objectives import IGNORED, WHOLE, Share
@@ -35,6 +35,10 @@ Forward = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 PATIENCE = timedelta(minutes=30)
 """How long a process waits for what another has to say, at most a batch's work later, before it gives up."""
+
+
+class ProcessLostError(TransientError):
+    """Another of the processes that train together ended before the work did."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +149,18 @@ def joined(rank: int, count: int, store: Store | None, *, gpu: bool) -> Iterator
     Args:
         store: where they find each other; None: as torchrun says in the environment.
         gpu: each has one of its own, the current device.
+
+    Raises:
+        ProcessLostError: another of them ended while the block ran.
     """
     backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
     distributed.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
-    yield Together(rank, count)
+    try:
+        yield Together(rank, count)
+    except RuntimeError as error:
+        if isinstance(error, distributed.DistError) or "/gloo/" in str(error):  # Gloo has no class for it
+            raise ProcessLostError(f"another training process ended: {error}") from error
+        raise
     distributed.destroy_process_group()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from aggregator.overview import overview
 from aggregator.preparation import prepare
 from aggregator.store import RunStore
+from shared.errors import ActionRequiredError
 from shared.exchange.names import CONSENT, MessageRef
 from shared.exchange.records.run import Plugin
 from shared.learning import plugins
@@ -20,6 +22,7 @@ from site_client.heartbeat import PUBLIC_TROUBLE
 from tests.federation.hospital import Hospital
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, RUN, TASK, WAIT_S, fresh, own_logins, run_configuration, write_data
+from tests.federation.test_torchrun import settle
 from tests.installed_wheel import REPOSITORY, install_wheel
 
 WHO = "plug-in dropfed-wayward 0.1.0"
@@ -164,6 +167,22 @@ def test_a_run_goes_on_once_it_does_what_it_must(
         site.send_final(run)
         site.wait_until((site.work / "final" / RUN / "card.yaml").exists)
     assert trouble(here) == "None"
+
+
+def test_it_is_held_to_the_offer_by_torchrun_too(does: Path, wheel: Plugin, tmp_path: Path) -> None:
+    write_data(TASK, tmp_path / "data", 0, 20, seed=1)
+    site = Hospital(tmp_path / "hospital", tmp_path / "data", task="wayward")
+    site.set_policy(allowing(wheel))
+    run = site.offer(run_configuration(sites=["north"], quorum=1, tolerance=None, task="wayward", plugins=[wheel]))
+    site.live()
+    assert site.receive(MessageRef("consent", RUN))
+    site.send_round(run, 1)
+    settle(site.work, launcher="torchrun")
+    for fault in ("raises", "nan"):
+        does.write_text(fault)
+        with pytest.raises(ActionRequiredError, match=re.escape(FAULTS[fault])):
+            site.live()
+    assert not site.is_signed(MessageRef("update", RUN, 1))
 
 
 @pytest.mark.long

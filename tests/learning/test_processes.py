@@ -11,14 +11,21 @@ from tests.learning.together import train
 WAIT_S = 240.0
 
 
-def train_together(name, folder, count, *micro_batch):
-    """What each of so many processes comes to."""
-    output = folder / "output.txt"
-    started = [
-        Forked(["tests.learning.together", name, str(rank), str(count), str(folder), *map(str, micro_batch)], output)
+def start_together(name, folder, count, *micro_batch):
+    """So many processes that train together."""
+    return [
+        Forked(
+            ["tests.learning.together", name, str(rank), str(count), str(folder), *map(str, micro_batch)],
+            folder / "output.txt",
+        )
         for rank in range(count)
     ]
-    assert [process.wait(WAIT_S) for process in started] == [0] * count, output.read_text()
+
+
+def train_together(name, folder, count, *micro_batch):
+    """What each of so many processes comes to."""
+    started = start_together(name, folder, count, *micro_batch)
+    assert [process.wait(WAIT_S) for process in started] == [0] * count, (folder / "output.txt").read_text()
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(count)]
 
 
@@ -69,3 +76,10 @@ def test_shares_are_all_of_a_batch_in_order():
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
     with pytest.raises(ActionRequiredError, match="a batch of 5 images cannot be shared by 6"):
         Processes(0, 6).share_of("abcde")
+
+
+def test_the_end_of_another_process_is_told_as_what_it_is(tmp_path):
+    """As no fault of the code that worked meanwhile, which may be a plug-in's."""
+    first, second = start_together("ends", tmp_path, 2)
+    assert (first.wait(WAIT_S), second.wait(WAIT_S)) == (1, 9)
+    assert "ProcessLostError: another training process ended" in (tmp_path / "output.txt").read_text()

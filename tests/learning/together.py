@@ -5,6 +5,7 @@ python -m tests.learning.together NAME RANK COUNT FOLDER [MICRO_BATCH]
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import FileStore
+from torch.distributed import FileStore, get_rank
 
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.augmentation import Augmentation
@@ -78,11 +79,23 @@ class TellsDraw(Method):
         return local.network(inputs), None
 
 
+class Ends(Method):
+    """Ends the second process at its first batch, as a full memory does."""
+
+    name = "ends"
+
+    def answer(self, local: Local, inputs: Tensor) -> tuple[Tensor, None]:
+        if get_rank() == 1:
+            os._exit(9)
+        return local.network(inputs), None
+
+
 TRAININGS = {
     "mean": Training(plain, lambda: open_method("mean", {}), equal=False),
     "scaffold": Training(plain, lambda: open_method("scaffold", {}), equal=False),
     "fedprox": Training(plain, lambda: open_method("fedprox", {"mu": 0.5}), equal=False, copies=1),
     "term": Training(plain, lambda: WithTerm(MethodOptions())),
+    "ends": Training(plain, lambda: Ends(MethodOptions())),
     "unet": Training(
         lambda: ResidualUNet(widths=(4, 8), dropout=0.0, classes=2), lambda: open_method("mean", {}), copies=1
     ),
