@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from shared.exchange.records.run import Plugin
 from shared.learning import apart
@@ -33,6 +34,10 @@ def answered(
     site: SiteConfiguration,
     plugins: Sequence[Plugin],
     is_time: IsTime = lambda percent: True,
+    scratch: Path | None = None,
 ) -> AnswerT:
-    """Return the answer to a question that a site asks; arguments and errors as in ``shared/learning/apart.py``."""
-    return apart.answered(question, bounds_of(site), plugins, is_time)
+    """Return the answer to a question that a site asks; arguments and errors as in ``shared/learning/apart.py``.
+
+    What names images lies in the work directory's scratch folder meanwhile, which the daemon clears.
+    """
+    return apart.answered(question, bounds_of(site), plugins, is_time, scratch)

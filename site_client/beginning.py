@@ -65,7 +65,7 @@ def beginning(
     if not path.exists():
         asked = PutTogether(run=run, sharing=listed, offered=offered, weights=work / store.WEIGHTS, path=path)
         try:
-            answered(asked, site, run.plugins)
+            answered(asked, site, run.plugins, scratch=work / store.SCRATCH)
         except ConfigurationError as error:
             raise ActionRequiredError("; ".join(error.problems)) from None
     return path

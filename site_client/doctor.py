@@ -45,7 +45,7 @@ from site_client.machine import look_at_computing, look_at_daemon, look_at_room
 from site_client.offer import newest_offer, why_over
 from site_client.programs import look_at_programs
 from site_client.rotation import read_ledger, shown_key, shown_key_by
-from site_client.store import WEIGHTS
+from site_client.store import SCRATCH, WEIGHTS
 
 
 def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False) -> Iterator[Finding]:
@@ -86,8 +86,8 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     run = offered[0] if offered else None
     for task in configuration.data:
         yield from with_problems(partial(_images, task, work, configuration, run))
-    for task, folder in configuration.out_of_distribution.items():
-        yield from with_problems(partial(_out_of_distribution_images, task, work / folder, configuration))
+    for task in configuration.out_of_distribution:
+        yield from with_problems(partial(_out_of_distribution_images, task, work, configuration))
 
 
 def _allowed(configuration: SiteConfiguration) -> Iterator[Finding]:
@@ -115,9 +115,10 @@ def _images(task: str, work: Path, configuration: SiteConfiguration, run: RunCon
     return look_at_own_images(task, work, configuration, run)
 
 
-def _out_of_distribution_images(task: str, root: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
+def _out_of_distribution_images(task: str, work: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
+    root = work / configuration.out_of_distribution[task]
     asked = LookAtImages(setting=f"{FILE}: out_of_distribution", task=task, root=root, is_labelled=False)
-    yield from answered(asked, configuration, plugins_of([("tasks", task)]))
+    yield from answered(asked, configuration, plugins_of([("tasks", task)]), scratch=work / SCRATCH)
 
 
 def _published_weights(work: Path, run: RunConfiguration, listed: Sharing) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from shared.learning.tasks import task_named, task_names
 from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
+from site_client.store import SCRATCH
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[
             if (folder := folders.get(task)) is not None:
                 question = UnitsIn(task=task, root=work / folder, is_labelled=name == task)
                 try:
-                    found[name] = settled(answered(question, site, plugins), question.root, pattern)
+                    units = answered(question, site, plugins, scratch=work / SCRATCH)
+                    found[name] = settled(units, question.root, pattern)
                 except DataError as error:
                     raise DataError([f"{name}: {problem}" for problem in error.problems]) from None
     return found

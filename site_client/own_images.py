@@ -35,6 +35,7 @@ from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.division import division_here
 from site_client.folders import find, units_in
+from site_client.store import SCRATCH
 
 SHOWN = 5
 """So many files are named in one line."""
@@ -63,7 +64,7 @@ def look_at_own_images(
         here = units_in(work, configuration, [task_name])
     except DataError:
         with _told_of(task_name):
-            answered(asked, configuration, plugins)  # tells what is wrong with the images, too
+            answered(asked, configuration, plugins, scratch=work / SCRATCH)  # tells what is wrong with the images, too
         raise
     least = configuration.policy.minimum_count
     blocks = deal(division.blocks, here, least, bytes.fromhex(division.secret))
@@ -73,7 +74,7 @@ def look_at_own_images(
         members = found.members(sets)
         units = here[task_name]
         asked = asked.model_copy(update={"members": members, "count": len(units), "labels": labels_of(units)})
-        yield from answered(asked, configuration, plugins)
+        yield from answered(asked, configuration, plugins, scratch=work / SCRATCH)
     for sentence in found.told():
         yield Finding("note", f"{task_name}: {sentence}")
     wanted = configuration.policy.minimum_training_images

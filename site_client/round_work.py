@@ -76,6 +76,7 @@ class RoundWork:
         stop: threading.Event,
     ) -> None:
         self._work = work
+        self._scratch = work / store.SCRATCH
         self._configuration = configuration
         self._channel = channel
         self._ledger = channel.ledger
@@ -103,7 +104,7 @@ class RoundWork:
         trainer, site = self.trainer(run), self._configuration
         if trainer.run.plugins:
             asked = CountsOf(work=self._work, site=site, run=trainer.run, sharing=trainer.sharing, members=members)
-            return answered(asked, site, trainer.run.plugins, lambda percent: self._goes_on(run))
+            return answered(asked, site, trainer.run.plugins, lambda percent: self._goes_on(run), self._scratch)
         self._dataset = (run, trainer.open_dataset(members))
         return Counts.of(self._dataset[1])
 
@@ -213,7 +214,7 @@ class RoundWork:
             personal=store.newest_personal(self._work, ledger, ref.run, before=ref.round_no),
             accepted=accepted,
             lost=store.lost_round(self._work, ledger, ref.run, before=ref.round_no),
-            trained=model if wire == PLAIN else self._work / store.SCRATCH / store.TRAINED,
+            trained=model if wire == PLAIN else self._scratch / store.TRAINED,
             sent={group: ledger.path(update, names.state_file(group)) for group in trainer.sharing.groups(update.kind)},
             kept=store.personal_path(self._work, ref.run, ref.round_no),
             alone=self._trained_alone(ref, trainer),
@@ -284,7 +285,10 @@ class RoundWork:
                 round=configuration,
                 files=files,
             )
-            worked = work_together(asked, is_time) if by_torchrun else answered(asked, site, run.plugins, is_time)
+            if by_torchrun:
+                worked = work_together(asked, is_time)
+            else:
+                worked = answered(asked, site, run.plugins, is_time, self._scratch)
             if not run.plugins:
                 return worked
             return as_promised(worked, trainer, configuration, files, names_of(run.plugins))
@@ -350,7 +354,7 @@ class RoundWork:
         if wire == PLAIN:
             check_tensors(path, trainer.sharing.shared, shown_as)
             return path
-        plain = self._work / store.SCRATCH / store.RECEIVED
+        plain = self._scratch / store.RECEIVED
         decode(path, plain, trainer.sharing.shared, wire, shown_as=shown_as)
         return plain
 
@@ -365,7 +369,10 @@ class RoundWork:
         """Keep a final model. If it cannot be kept, report that and try again later: no other run waits for it."""
         release(self._work, self._ledger, run)
         ref = MessageRef("final", run)
-        on_progress = self._resting_until(lambda percent: self._is_time(ref, percent))
+
+        def is_time(percent: int) -> bool:
+            return self._is_time(ref, percent)
+
         try:
             trainer = self.trainer(run)
             site, start = self._configuration.site, self.beginning(trainer)
@@ -379,9 +386,9 @@ class RoundWork:
                     members=self._members(trainer),
                     arrived=arrived,
                 )
-                answered(asked, self._configuration, trainer.run.plugins, lambda percent: self._is_time(ref, percent))
+                answered(asked, self._configuration, trainer.run.plugins, is_time, self._scratch)
             else:
-                keep_final(trainer, self.images(run), arrived, on_progress=on_progress)
+                keep_final(trainer, self.images(run), arrived, on_progress=self._resting_until(is_time))
         except Stopped:
             raise
         except DropfedError as error:

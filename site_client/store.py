@@ -21,6 +21,7 @@ noise/RUN                                the secret of a private run's noise; go
 final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ
 scratch/                                 a round's models in the plain form, if they travel in another; gone with it
 scratch/torchrun/                        what processes that train together are to do; gone with it
+scratch/dropfed-*/                       what the code of a plug-in is asked, and answers; gone with it
 scratch/program-*/                       what a program that trains reads and writes; gone with it
 external-trainer.log                     what that program said in the last round
 torchrun.log                             what those processes said in the last round
@@ -50,6 +51,7 @@ from shared.exchange.records.verdicts import Verdict
 from shared.exchange.trust import Message
 from shared.folder.durable import sync_folder, write_file
 from shared.folder.removal import remove_tree
+from shared.learning.apart import clear_questions
 from shared.learning.kept_card import CARD
 from shared.plurals import pluralize
 
@@ -75,8 +77,9 @@ class Decision:
 
 
 def clear_scratch(work: Path) -> None:
-    """Remove what one round's work needs, and no other; where ``scratch`` leads to a disk of others, nothing else."""
+    """Remove what one piece of work needs, and no other; where ``scratch`` leads to a disk of others, nothing else."""
     folder = work / SCRATCH
+    clear_questions(folder)
     for path in [*folder.glob("program-*"), folder / "torchrun"]:
         remove_tree(path)
     for name in (RECEIVED, TRAINED):

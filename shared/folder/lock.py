@@ -25,17 +25,17 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}  # wha
 
 def is_at_work(work: Path) -> bool:
     """Return whether a daemon works in a directory, which this user may perhaps only read."""
+    return is_locked(work / LOCK)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether anybody holds the lock of a file, which need only be readable; nothing is made, but on Windows."""
     if sys.platform == "win32":
         try:
-            with FileLock(work / LOCK, timeout=0):
+            with FileLock(path, timeout=0):
                 return False
         except Timeout:
             return True
-    return _is_locked(work / LOCK)
-
-
-def _is_locked(path: Path) -> bool:
-    """Return whether anybody holds the lock of a file, which need only be readable; nothing is made."""
     try:
         file = path.open("rb")
     except FileNotFoundError:

@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -35,12 +36,16 @@ from shared.escaping import escape
 from shared.exchange.records.run import DistributionName, Plugin
 from shared.exchange.records.values import Digest, Record
 from shared.folder.durable import write_file
+from shared.folder.lock import is_locked, locked
+from shared.folder.ownership import make_folder
+from shared.folder.removal import remove_tree
 from shared.learning.plugins import require_agreement
 from shared.learning.standby import standing_by
 from shared.service import alive
 
 QUESTION, ANSWER, OBSTACLE, OUTPUT = "question.json", "answer.json", "obstacle.json", "output.txt"
 PERCENT, REST = "percent", "rest"
+_PREFIX, _ASKED = "dropfed-", "asked.lock"  # the latter is locked while an answer is waited for
 WITH_PLUGINS = "--with-plugins"
 """By what people have a command run the plug-ins that a model or a run names."""
 
@@ -181,8 +186,12 @@ def answered(
     bounds: Bounds,
     plugins: Sequence[Plugin],
     is_time: IsTime = lambda percent: True,
+    scratch: Path | None = None,
 ) -> AnswerT:
     """Return the answer to a question: worked out here, or by a child process where it needs plug-ins.
+
+    Args:
+        scratch: where question and answer lie meanwhile; None: where the system has temporary files.
 
     Raises:
         Stopped: by ``is_time``, which is asked while a child works, or because that was interrupted.
@@ -193,8 +202,7 @@ def answered(
     if not plugins:
         return question.answer(lambda percent: None)
     require_agreement(plugins, bounds.allowed, bounds.allowed_in)  # as the child finds, but at once
-    with tempfile.TemporaryDirectory(prefix="dropfed-") as scratch:
-        folder = Path(scratch)
+    with _folder_in(scratch) as folder:
         whose = names_of(plugins) + (f", {question.step}" if question.step else "")
         asked = Asked(
             kind=f"{type(question).__module__}:{type(question).__qualname__}",
@@ -209,6 +217,22 @@ def answered(
         with (folder / OUTPUT).open("wb") as output, standing_by(asked.kind, folder, environment, output) as standby:
             code = attended(standby.poll, bounds.minutes, lambda: rest_or_go_on(folder, is_time), too_long)
         return _outcome(question, folder, code, whose)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _folder_in(scratch: Path | None) -> Iterator[Path]:
+    """Make a folder for one question, and remove it; what is left of one that was killed is for ``clear_questions``."""
+    if scratch is not None:
+        make_folder(scratch)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=scratch) as folder, locked(Path(folder, _ASKED)):
+        yield Path(folder)
+
+
+def clear_questions(scratch: Path) -> None:
+    """Remove the questions and answers that nobody waits for any more, with what they hold of a site's images."""
+    for folder in scratch.glob(f"{_PREFIX}*"):
+        if not is_locked(folder / _ASKED):
+            remove_tree(folder)
 
 
 def names_of(plugins: Sequence[Plugin]) -> str:

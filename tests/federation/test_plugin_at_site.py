@@ -17,8 +17,13 @@ from shared.errors import ActionRequiredError
 from shared.exchange.names import CONSENT, MessageRef
 from shared.exchange.records.run import Plugin
 from shared.learning import plugins
-from site_client.configuration import Policy
+from shared.learning.apart import QUESTION
+from site_client.apart import answered
+from site_client.configuration import Policy, SiteConfiguration
+from site_client.folders import UnitsIn
 from site_client.heartbeat import PUBLIC_TROUBLE
+from site_client.store import SCRATCH, clear_scratch
+from tests import SOME_KEY
 from tests.federation.hospital import Hospital
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, RUN, TASK, WAIT_S, fresh, own_logins, run_configuration, write_data
@@ -167,6 +172,29 @@ def test_a_run_goes_on_once_it_does_what_it_must(
         site.send_final(run)
         site.wait_until((site.work / "final" / RUN / "card.yaml").exists)
     assert trouble(here) == "None"
+
+
+def test_what_names_images_lies_in_the_work_directory_and_is_cleared_away(wheel: Plugin, tmp_path: Path) -> None:
+    write_data(TASK, tmp_path, 0, 4, seed=1)
+    work = tmp_path / "north"
+    settings = {"federation": "retina", "site": "north", "url": tmp_path.as_uri(), "user": "north"}
+    site = SiteConfiguration(**settings, aggregator_key=SOME_KEY, policy=allowing(wheel))
+    seen: list[str] = []
+
+    def look(_percent: int) -> bool:
+        clear_scratch(work)  # as a daemon does that starts while `check` asks
+        seen.extend(path.name for path in (work / SCRATCH).glob("*/*"))
+        return True
+
+    question = UnitsIn(task="wayward", root=tmp_path, is_labelled=True)
+    assert len(answered(question, site, [wheel], look, work / SCRATCH)) == 4
+    assert QUESTION in seen
+    assert list((work / SCRATCH).iterdir()) == []
+    left = work / SCRATCH / "dropfed-killed"
+    left.mkdir()
+    (left / QUESTION).write_text("names of images")
+    clear_scratch(work)
+    assert not left.exists()
 
 
 def test_it_is_held_to_the_offer_by_torchrun_too(does: Path, wheel: Plugin, tmp_path: Path) -> None:
