@@ -128,9 +128,10 @@ def allowed_plugins(configuration: AggregatorConfiguration, run: RunConfiguratio
     """
     needed = required_by(run)
     if run.plugins and [each.wheel for each in run.plugins] != [each.wheel for each in needed]:
-        raise ConfigurationError(
-            ["plugins: are others than those that are installed here; leave the key out, and `launch` fills it in"]
-        )
+        problems = disagreements(run.plugins, configuration.plugins, PLUGINS_ALLOWED_IN)
+        named = ", ".join(each.in_full for each in run.plugins)
+        others = f"plugins: {named}: are not those that the run's names need here; leave the key out of a new run"
+        raise ConfigurationError(problems or [others])
     if problems := disagreements(needed, configuration.plugins, PLUGINS_ALLOWED_IN):
         raise ConfigurationError(problems)
     return needed

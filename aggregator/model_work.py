@@ -19,7 +19,7 @@ from typing import Protocol
 
 from aggregator.configuration import AggregatorConfiguration, bounds_of
 from aggregator.preparation import Begun, Learning, Prepared, open_learning
-from aggregator.store import RunStore
+from aggregator.store import RunStore, ToldByPlugins
 from shared.errors import DropfedError, PluginError, RejectedError, Stopped
 from shared.exchange import names
 from shared.exchange.names import MessageRef, Name
@@ -109,6 +109,8 @@ def begin_work(prepared: Prepared, store: RunStore, stop: threading.Event) -> Mo
         apart = Apart(prepared.work, prepared.configuration, begun, store, stop)
         if begun.is_new:
             apart.begin()
+        told = {key: getattr(begun, key) for key in ToldByPlugins.model_fields}
+        store.keep_told(ToldByPlugins(**told))
         return UntilStopped(apart, begun, store)
     aggregation = Aggregation(store, learning.method, learning.groups())
     if begun.is_new:

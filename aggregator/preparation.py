@@ -187,9 +187,17 @@ def prepare(work: Path, run_yaml: Path, *, waits: bool = False, remark_again: bo
     if configuration is None or written is None:
         raise ConfigurationError(problems)
     where = str(run_yaml)
-    plugins = _found(problems, partial(allowed_plugins, configuration, written), f"{where}: ")
+    store = RunStore(work, written.run)
+    kept = store.begun()
+    begun_as = written if kept is None or _differs(kept, written) else kept  # which names the wheels that it needs
+    plugins = _found(problems, partial(allowed_plugins, configuration, begun_as), f"{where}: ")
     before = [] if waits else _open_runs(work, written, run_yaml, configuration.sites)
     besides = [*before, *_site_problems(work, written, configuration)]
+    told = store.told_by_plugins() if store.stop_requested and begun_as is kept else None
+    if told is not None and not besides:  # its end does without the plug-ins: they may be gone, or fail
+        division = store.sharing()
+        begun = Begun(run=begun_as, is_new=False, division=division, remarks=[], weights_sha256=None, **dict(told))
+        return Prepared(work, configuration, begun, None)
     if plugins is None:
         problems += run_problems(written, configuration, work, where)
         raise ConfigurationError([*problems, *besides])
@@ -203,9 +211,16 @@ def prepare(work: Path, run_yaml: Path, *, waits: bool = False, remark_again: bo
     )
     if plugins:
         begun = answered(asked, bounds_of(configuration), plugins)
-        _require_as_written(begun.run, written, plugins, RunStore(work, written.run))
+        _require_as_written(begun.run, written, plugins, store)
         return Prepared(work, configuration, begun, None)
     return Prepared(work, configuration, *begin(asked))
+
+
+def _differs(run: RunConfiguration, written: RunConfiguration) -> bool:
+    """Return whether a run says something else than what was written, beyond what is written out in it."""
+    return any(
+        getattr(run, key) != getattr(written, key) for key in RunConfiguration.model_fields if key not in _WRITTEN_OUT
+    )
 
 
 def _require_as_written(
@@ -216,9 +231,7 @@ def _require_as_written(
     Raises:
         PluginError: it does.
     """
-    said = {key: getattr(run, key) for key in RunConfiguration.model_fields if key not in _WRITTEN_OUT}
-    is_as_written = run.plugins == plugins and all(getattr(written, key) == value for key, value in said.items())
-    if not is_as_written and run != store.begun():
+    if (run.plugins != plugins or _differs(run, written)) and run != store.begun():
         raise PluginError(f"{names_of(plugins)}: made another run of {written.run} than it was told; ask who wrote it")
 
 

@@ -17,6 +17,7 @@
     runs/RUN/rounds/0007/late/SITE.safetensors       a site's model of round 6 as it counts here, likewise
     runs/RUN/ciphertext/0.safetensors         what goes to several sites encrypted, while they are sent it
     runs/RUN/made/                            what a plug-in's process makes, until it has been checked
+    runs/RUN/told-by-plugins.json             what of the run only its plug-ins tell, for its end should they be gone
     runs/RUN/trouble.txt                      what a plug-in does wrong; gone once it works
     runs/RUN/waited.json                      seconds waited in the present stage
     runs/RUN/queued                           `launch` plays the run when those before it have ended; gone once it has
@@ -49,7 +50,7 @@ from shared.exchange.order import Exchange, consent_of
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.answers import Abort, Withdrawal
 from shared.exchange.records.run import RunConfiguration
-from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import Count, Record, ShareText, decimal_text, sentence
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import canonical
@@ -109,6 +110,14 @@ class Waited(Record):
 
     round: Count
     seconds: Count
+
+
+class ToldByPlugins(Record):
+    """What of a run is known by its task and its method alone; arguments as for ``preparation.Begun``."""
+
+    at_aggregator: dict[Name, TensorList]
+    in_turn: bool
+    selection_score: str
 
 
 class RunStore(RunFiles):
@@ -218,6 +227,22 @@ class RunStore(RunFiles):
     def _kept_too(self) -> str:
         """Where what was offered lies besides, once it was."""
         return f"a backup or from sites/SITE/mirror/{MessageRef('offer', self.run).path}, which has it too"
+
+    def keep_told(self, told: ToldByPlugins) -> None:
+        """Keep what a run's plug-ins tell of it, once it has all that it begins with."""
+        self._write(self._told, told)
+
+    def told_by_plugins(self) -> ToldByPlugins | None:
+        """Return that; None of a run without plug-ins, and of one that an earlier version began.
+
+        Raises:
+            ActionRequiredError: its file is damaged.
+        """
+        return self._read(self._told, ToldByPlugins)
+
+    @property
+    def _told(self) -> Path:
+        return self.home / "told-by-plugins.json"
 
     def offer_files(self, configuration: RunConfiguration, sharing: Sharing) -> dict[str, bytes | Path]:
         """Return the payloads of the offer.

@@ -16,7 +16,8 @@ import pytest
 from aggregator.model_work import begin_work
 from aggregator.preparation import prepare
 from aggregator.store import RunStore
-from shared.errors import PluginError
+from shared.errors import ConfigurationError, PluginError
+from shared.exchange.names import RUN_CONFIGURATION
 from shared.exchange.records.run import BelowLast, Plugin
 from shared.exchange.records.verdicts import CameLate
 from shared.exchange.signing import KEY_FILE
@@ -214,6 +215,30 @@ def test_it_holds_up_neither_a_site_s_verdict_nor_a_run_that_is_stopped(
     with pytest.raises(OverflowError, match=re.escape(f"combining the models of round 1: {RAISED}")):
         work.combine(1, {"north": accepted}, answer)
     assert store.aggregate_path(1).read_bytes() == first.read_bytes()
+
+
+def test_a_run_that_is_stopped_ends_without_it(wheel: Plugin, tmp_path: Path) -> None:
+    with federation_of(tmp_path, wheel) as federation:
+        work = federation.aggregator
+        prepared = prepare(work, work / "RUN.yaml")
+    store = RunStore(work, "test-run")
+    store.begin(prepared.begun.run, prepared.begun.division)
+    begin_work(prepared, store, threading.Event())
+    store.ask(1, ("north",), ("north",))
+    next((tmp_path / "installed").glob("*.dist-info")).rename(tmp_path / "away")
+    launched = (store.home / RUN_CONFIGURATION, work / "RUN.yaml")
+    for run_yaml in launched:
+        with pytest.raises(ConfigurationError, match=re.escape("plug-in dropfed-shaky 0.1.0: is not installed here")):
+            prepare(work, run_yaml)
+    store.request_stop()
+    for run_yaml in launched:
+        stopped = prepare(work, run_yaml)
+        assert stopped.begun == prepared.begun.model_copy(update={"is_new": False, "remarks": []})
+    checked = {"north": Scored(score="0.9", theta=None, reason="")}
+    first = Update({MODEL: store.aggregate_path(0)}, images=10)
+    ends = begin_work(stopped, store, threading.Event())
+    verdict = ends.verdicts(ClosedRound(1, checked, 0.5, lambda _: first))["north"]
+    assert (verdict.status, "is not installed here" in verdict.reason) == ("omitted", True)
 
 
 @pytest.mark.parametrize(
