@@ -25,7 +25,7 @@ from shared.learning.data.sets import Members, SetName, images_in, sets_of
 from shared.learning.data.splits import SPLITS, SplitName, SplitPlan
 from shared.learning.privacy import Spent, epsilon, mechanism
 from shared.learning.private_gradients import Secret
-from shared.learning.requirements import Requirements, requirements
+from shared.learning.requirements import Requirements, requirements, rows_bound
 from shared.learning.seeds import split_seed
 from shared.plurals import pluralize
 from site_client import store
@@ -194,7 +194,11 @@ def divide_anew(work: Path, ledger: Mirror, site: SiteConfiguration) -> None:
 
 
 def _worst_case(ledger: Mirror, site: SiteConfiguration, run: str) -> Agreed:
+    """Return all that a run may have taken. Plug-ins are not asked, for they may be gone; no private run has any."""
     configuration, _ = store.offer(ledger, run)
+    if configuration.plugins:
+        most = rows_bound(configuration, max(configuration.epochs, site.policy.max_epochs))
+        return Agreed(sets=None, rows={"foreign": most, **dict.fromkeys(SPLITS, most)})
     consent, required = consent_of(ledger, run), requirements_of(site, configuration)
     spending = _spending(configuration, required, consent.training_images) if consent is not None else None
     return Agreed(sets=None, rows=_rows(required.most_rows), private=spending)

@@ -107,6 +107,18 @@ class Requirements:
         return self.rows(self.rounds, 1)
 
 
+def rows_bound(run: RunConfiguration, epochs: int) -> int:
+    """Return a bound of the rows over any set that leave in a whole run, whatever its method.
+
+    An answer has a row for each epoch and four more at most: of the received model, of the one trained alone, of what
+    is measured, and θ.
+
+    Args:
+        epochs: of a round, at most.
+    """
+    return (run.rounds + 1) * (epochs + 4)
+
+
 def requirements(run: RunConfiguration, micro_batch: int | None = None) -> Requirements:
     """Return what a run demands of each of its sites.
 

@@ -19,9 +19,12 @@ from shared.exchange.records.run import Plugin
 from shared.learning import plugins
 from shared.learning.apart import QUESTION
 from site_client.apart import answered
-from site_client.configuration import Policy, SiteConfiguration
+from site_client.commitment import divide_anew
+from site_client.configuration import Policy, SiteConfiguration, read_configuration
+from site_client.division import BUDGET, budget_here
 from site_client.folders import UnitsIn
 from site_client.heartbeat import PUBLIC_TROUBLE
+from site_client.rotation import read_ledger
 from site_client.store import SCRATCH, clear_scratch
 from tests import SOME_KEY
 from tests.federation.hospital import Hospital
@@ -211,6 +214,25 @@ def test_it_is_held_to_the_offer_by_torchrun_too(does: Path, wheel: Plugin, tmp_
         with pytest.raises(ActionRequiredError, match=re.escape(FAULTS[fault])):
             site.live()
     assert not site.is_signed(MessageRef("update", RUN, 1))
+
+
+def test_a_lost_budget_counts_all_that_it_may_have_taken_where_it_is_gone(
+    installed: Path, wheel: Plugin, tmp_path: Path
+) -> None:
+    write_data(TASK, tmp_path / "data", 0, 20, seed=1)
+    site = Hospital(tmp_path / "hospital", tmp_path / "data", task="wayward")
+    site.set_policy(allowing(wheel))
+    site.offer(run_configuration(sites=["north"], quorum=1, tolerance=None, task="wayward", plugins=[wheel]))
+    site.live()
+    agreed = budget_here(site.work)
+    (site.work / BUDGET).unlink()
+    next(installed.glob("*.dist-info")).rename(tmp_path / "away")
+    divide_anew(site.work, read_ledger(site.work), read_configuration(site.work))
+    anew = budget_here(site.work)
+    assert agreed is not None and anew is not None
+    before, after = agreed.runs[RUN], anew.runs[RUN]
+    assert after.sets is None and after.rows.keys() == before.rows.keys()
+    assert all(after.rows[name] >= rows for name, rows in before.rows.items())
 
 
 @pytest.mark.long

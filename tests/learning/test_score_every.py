@@ -10,7 +10,7 @@ from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import RunConfiguration
 from shared.learning.outcome import outcome_by_tables
-from shared.learning.requirements import requirements
+from shared.learning.requirements import requirements, rows_bound
 from shared.learning.schedules import is_scored
 from studies.simulation import Outcome, run_rounds
 from tests.federation.running import make_data, run_configuration
@@ -73,6 +73,7 @@ def test_a_private_round_without_scores_still_says_what_it_has_spent(tmp_path: P
 def test_fewer_rows_leave() -> None:
     every, all_rounds = requirements(run_of(score_every=3)), requirements(run_of())
     assert all_rounds.most_rows == {"train": 4, "validation": 9, "test": 5}
+    assert max(all_rounds.most_rows.values()) <= rows_bound(run_of(), all_rounds.epochs)
     assert every.most_rows == {"train": 4, "validation": 5, "test": 3}
     assert every.rows(1, 0) == {"train": 1, "validation": 2, "test": 1}
 
