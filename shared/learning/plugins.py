@@ -31,8 +31,13 @@ from shared.folder.durable import hash_files
 Group = Literal["tasks", "methods", "encoders", "scores"]
 GROUPS: tuple[Group, ...] = ("tasks", "methods", "encoders", "scores")
 
-_BY_THE_INSTALLER = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"}
+_BY_THE_INSTALLER = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_build.json", "uv_cache.json"}
 """Files of ``*.dist-info`` that differ from one installation of a wheel to the next."""
+_NOT_ITS_OWN = {
+    *("aggregator", "configs", "deploy", "dropfed", "shared", "site_client", "studies"),
+    *("sitecustomize", "usercustomize"),
+}
+"""Modules that no wheel may bring: dropfed's own, and those that Python imports whenever it starts."""
 _LONGEST_ORIGIN = 10_000  # bytes of direct_url.json
 _DIST_INFO = ".dist-info"
 _INFO = (_DIST_INFO, ".egg-info")
@@ -116,7 +121,7 @@ def fingerprint(distribution: Distribution) -> str:
     the disk. Compiled code, scripts, and what the installer writes about itself are not in it.
 
     Raises:
-        ConfigurationError: it is installed in place, or a file is a link or cannot be read.
+        ConfigurationError: it is installed in place, a file is a link or cannot be read, or Python imports one unasked.
     """
     name = _normal(distribution.name)
     if _is_in_place(distribution):
@@ -147,6 +152,15 @@ def _files(distribution: Distribution, name: str) -> Iterator[tuple[str, Path]]:
     root = Path(str(distribution.locate_file("")))
     listed = {str(path) for path in distribution.files or ()}
     packages = {PurePosixPath(path).parts[0] for path in listed if len(PurePosixPath(path).parts) > 1}
+    for path in sorted(listed):
+        first, *inner = PurePosixPath(path).parts
+        if first.partition(".")[0] in _NOT_ITS_OWN or (first.endswith(".pth") and not inner):
+            raise ConfigurationError(
+                [
+                    f"plug-in {name}: {path} lies where Python imports it, allowed or not; remove the wheel, and ask "
+                    "who wrote it for one with a package of its own"
+                ]
+            )
     for package in packages - {".."}:
         for folder, folders, files in os.walk(root / package):
             if links := [each for each in (*folders, *files) if Path(folder, each).is_symlink()]:

@@ -5,10 +5,12 @@ It reads images, draws synthetic ones, has a score of its own and a run to begin
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -27,15 +29,41 @@ _SAMPLE = "my_task"
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="The folder (default: ./NAME).")
 def command(name: str, output: Path | None) -> None:
     home = output or Path(name)
-    if not _NAME.fullmatch(name) or not is_name(name) or keyword.iskeyword(name) or name in TASK_NAMES:
-        taken = "is a task of dropfed already" if name in TASK_NAMES else "cannot be a Python package's name"
-        raise ConfigurationError([f"{name}: {taken}; take lower-case letters, digits and _, as in corneal_ulcers"])
+    sample = files("configs") / "new_task"
+    if (problem := _problem(name, sample)) is not None:
+        raise ConfigurationError(
+            [f"{name}: {problem}; take another name of lower-case letters, digits and _, as in corneal_ulcers"]
+        )
     if home.exists():
         raise ConfigurationError([f"{home}: is there already and stays as it is; choose another with --output"])
-    for path, text in _written(files("configs") / "new_task", name):
+    for path, text in _written(sample, name):
         (home / path).parent.mkdir(parents=True, exist_ok=True)
         (home / path).write_text(text, encoding="utf-8")
     say(f"{home}: a project for the task {name}; `make test` there runs it, and docs/adding-a-task.md goes through it")
+
+
+def _problem(name: str, sample: Traversable) -> str | None:
+    """Return why a task cannot have a name; None if it can."""
+    if name in TASK_NAMES:
+        return "is a task of dropfed already"
+    if not _NAME.fullmatch(name) or not is_name(name) or keyword.iskeyword(name):
+        return "cannot be a Python package's name"
+    if find_spec(name) is not None:
+        return "is a Python module already"
+    if _class_of(name) in _bound_in((sample / "src" / _SAMPLE / "__init__.py").read_text(encoding="utf-8")):
+        return f"would call its class {_class_of(name)}, as something else in the project is called"
+    return None
+
+
+def _class_of(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def _bound_in(module: str) -> set[str]:
+    """Return the names that a module's text imports, and those of its classes but the task's."""
+    nodes = [*ast.walk(ast.parse(module))]
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
+    return imported | {node.name for node in nodes if isinstance(node, ast.ClassDef)} - {_class_of(_SAMPLE)}
 
 
 def _written(sample: Traversable, name: str) -> list[tuple[Path, str]]:
@@ -43,7 +71,7 @@ def _written(sample: Traversable, name: str) -> list[tuple[Path, str]]:
     words = {
         _SAMPLE: name,
         _SAMPLE.replace("_", "-"): name.replace("_", "-"),
-        "MyTask": "".join(word.capitalize() for word in name.split("_")),
+        _class_of(_SAMPLE): _class_of(name),
     }
     found = []
     for path in _files(sample, Path()):

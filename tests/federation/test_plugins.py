@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib
 import os
 import re
@@ -254,11 +255,48 @@ def test_compiled_code_and_the_installers_own_files_do_not_count(installed: Path
     (installed / "round_shapes" / "__pycache__").mkdir()
     (installed / "round_shapes" / "__pycache__" / "a.cpython-311.pyc").write_bytes(b"x")
     next(installed.glob("*.dist-info/RECORD")).open("a").write("round_shapes/../../../bin/script,,\n")
-    next(installed.glob("*.dist-info/INSTALLER")).write_text("another")
+    about = next(installed.glob("*.dist-info"))
+    for name in ("INSTALLER", "uv_cache.json", "uv_build.json"):
+        (about / name).write_text("another")
+    with (about / "RECORD").open("a") as record:
+        record.write(f"{about.name}/uv_cache.json,,\n")
     assert here() == before
     (installed / "round_shapes" / "link.py").symlink_to(__file__)
     with pytest.raises(ConfigurationError, match=r"link\.py is a link, which has no hash"):
         here()
+
+
+@pytest.mark.parametrize("path", ["shared/more.py", "dropfed.py", "begins.pth", "sitecustomize.py"])
+def test_what_python_imports_unasked_is_in_no_wheel(installed: Path, path: str) -> None:
+    (installed / path).parent.mkdir(exist_ok=True)
+    (installed / path).write_text("")
+    with next(installed.glob("*.dist-info/RECORD")).open("a") as record:
+        record.write(f"{path},,\n")
+    with pytest.raises(ConfigurationError, match=f"plug-in dropfed-round-shapes: {re.escape(path)} lies where Python"):
+        here()
+
+
+def test_every_package_of_dropfed_is_closed_to_wheels() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(Path(__file__).parents[2] / "setup.cfg")
+    packages = settings["options.packages.find"]["include"].split()
+    assert {name.rstrip("*") for name in packages} < plugins._NOT_ITS_OWN
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        *((name, "is a Python module already") for name in ("shared", "dropfed", "numpy", "statistics")),
+        ("path", "would call its class Path, as something else in the project is called"),
+        ("my_scoring", "would call its class MyScoring"),
+        ("class", "cannot be a Python package's name"),
+        ("dr_staging", "is a task of dropfed already"),
+    ],
+)
+def test_a_name_that_is_taken_is_refused(name: str, said: str, tmp_path: Path) -> None:
+    written = CliRunner().invoke(study, ["new-task", name, "--output", str(tmp_path / "new")])
+    assert (written.exit_code, said in written.output) == (2, True)
+    assert not (tmp_path / "new").exists()
 
 
 # --- updates while a run goes on ---------------------------------------------------------------------------------
