@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shared.exchange.names import MessageRef, is_name, ref_at, state_file
 from shared.exchange.reading import check_record, dump_yaml, parse_yaml
 from shared.folder import durable
-from shared.learning.apart import Bounds, confine
+from shared.learning.apart import PERCENT, Bounds, confine, tell_percent
 from site_client.configuration import SiteConfiguration
 from tests import SOME_KEY
 from tests.federation.running import Federation, run_configuration
@@ -88,6 +88,21 @@ def test_a_file_that_somebody_looks_into(platform: str, tmp_path: Path, monkeypa
         with pytest.raises(PermissionError):
             durable.write_file(path, b"new")
     assert list(tmp_path.iterdir()) == ([path] if platform == "win32" else [])
+
+
+def test_how_far_the_work_is_may_stay_untold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon looks into that file while the work goes on."""
+    tell_percent(tmp_path, 1)
+
+    def refusing(self: Path, target: Path) -> Path:
+        raise PermissionError(errno.EACCES, "in use")
+
+    with monkeypatch.context() as looked_into:
+        looked_into.setattr(Path, "replace", refusing)
+        tell_percent(tmp_path, 2)
+    assert (tmp_path / PERCENT).read_text() == "1"
+    tell_percent(tmp_path, 3)
+    assert (tmp_path / PERCENT).read_text() == "3"
 
 
 def test_a_refusal_that_lasts_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

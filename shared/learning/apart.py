@@ -14,7 +14,7 @@ import tempfile
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -35,7 +35,7 @@ from shared.errors import (
 from shared.escaping import escape
 from shared.exchange.records.run import DistributionName, Plugin
 from shared.exchange.records.values import Digest, Record
-from shared.folder.durable import write_file
+from shared.folder.durable import put_in_place, write_file
 from shared.folder.lock import is_locked, locked
 from shared.folder.ownership import make_folder
 from shared.folder.removal import remove_tree
@@ -259,8 +259,10 @@ def confine(bounds: Bounds) -> None:
 
 def tell_percent(folder: Path, percent: int) -> None:
     """Write, in a folder in which a process works, how far it is."""
-    (folder / f"{PERCENT}.new").write_text(str(percent))
-    (folder / f"{PERCENT}.new").replace(folder / PERCENT)
+    new = folder / f"{PERCENT}.new"
+    new.write_text(str(percent))
+    with suppress(PermissionError):  # Windows replaces no file that is looked into; the next percent comes soon
+        put_in_place(new, folder / PERCENT)
 
 
 def rest_or_go_on(folder: Path, is_time: IsTime) -> bool:
