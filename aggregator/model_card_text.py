@@ -14,6 +14,7 @@ from aggregator.report.text import table_lines
 from aggregator.run_view import INTERVAL, Bytes, Row, signed_range
 from aggregator.same_images import TestImages
 from shared.escaping import escape
+from shared.exchange.records.run import Plugin
 from shared.exchange.tables import SPLITS, Split
 from shared.learning.gain import Gain
 from shared.learning.models.encoders import BaseWeights
@@ -145,6 +146,7 @@ def card_text(card: ModelCard) -> str:
         "base weights": _base_weights(card),
         **_began_with(run.configuration),
         **_trained_by(run.configuration),
+        **_needs(run.configuration),
         **({"ONNX": _onnx(card.onnx)} if card.onnx else {}),
     }
     outcome = [f"Outcome: {escape(run.outcome.text)}.", ""] if run.outcome else []
@@ -179,6 +181,12 @@ def _trained_by(run: Mapping[str, Any]) -> dict[str, str]:
         return {}
     who = ", ".join(trainer["sites"] or run["sites"])
     return {"trained outside dropfed": f"{who}, each by its own program called {trainer['name']}"}
+
+
+def _needs(run: Mapping[str, Any]) -> dict[str, str]:
+    """Return the plug-ins without which nothing opens the model, if it has such."""
+    plugins = [Plugin(**each).in_full for each in run.get("plugins", ())]
+    return {"needs": f"plug-in {' and '.join(plugins)}"} if plugins else {}
 
 
 def _base_weights(card: ModelCard) -> str:

@@ -136,6 +136,8 @@ def test_it_trains_in_a_federation_that_an_auditor_can_check(
     exported = tmp_path / "exported"
     arguments = ["export", "test-run", "--work", str(federation.aggregator), "--output", str(exported)]
     assert CliRunner().invoke(aggregator, arguments).exit_code == 0
+    card = " ".join((exported / "model-card.md").read_text(encoding="utf-8").split())
+    assert f"| needs | plug-in {here().in_full} |" in card
     asked_of = ["predict", str(tmp_path / "data" / "heldout" / "round"), "--model", str(exported)]
     asked_of += ["--output", str(tmp_path / "answers")]
     refused = CliRunner().invoke(aggregator, asked_of)
