@@ -193,8 +193,9 @@ def prepare(work: Path, run_yaml: Path, *, waits: bool = False, remark_again: bo
     plugins = _found(problems, partial(allowed_plugins, configuration, begun_as), f"{where}: ")
     before = [] if waits else _open_runs(work, written, run_yaml, configuration.sites)
     besides = [*before, *_site_problems(work, written, configuration)]
-    told = store.told_by_plugins() if store.stop_requested and begun_as is kept else None
-    if told is not None and not besides:  # its end does without the plug-ins: they may be gone, or fail
+    ends = begun_as is kept and (store.stop_requested or store.is_over)
+    told = store.told_by_plugins() if ends else None
+    if told is not None and not besides:  # a run's end does without its plug-ins: they may be gone, or fail
         division = store.sharing()
         begun = Begun(run=begun_as, is_new=False, division=division, remarks=[], weights_sha256=None, **dict(told))
         return Prepared(work, configuration, begun, None)

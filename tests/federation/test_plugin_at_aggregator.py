@@ -239,6 +239,9 @@ def test_a_run_that_is_stopped_ends_without_it(wheel: Plugin, tmp_path: Path) ->
     ends = begin_work(stopped, store, threading.Event())
     verdict = ends.verdicts(ClosedRound(1, checked, 0.5, lambda _: first))["north"]
     assert (verdict.status, "is not installed here" in verdict.reason) == ("omitted", True)
+    (store.home / "stop").unlink()
+    store.abort("of its own")
+    assert prepare(work, launched[0]).begun == stopped.begun  # its sites are still told
 
 
 @pytest.mark.parametrize(
