@@ -52,7 +52,7 @@ def prepare_daemon(
     log_to(work / "log.txt", configuration.log)
     store = RunStore(work, run.run)
     with locked(work / BEGINNING):  # `queue` may begin the same run meanwhile
-        store.begin(run, begun.division, begun.choice)
+        store.begin(run, begun.division, begun.told)
         model_work = begin_work(prepared, store, stop)
     take_turn(work, run.run)
     come_later = [each for name, path in (waiting or {}).items() if (each := _begun_early(work, name, path, stop))]
@@ -73,8 +73,8 @@ def prepare_daemon(
         store,
         open_sites(run.sites),
         work=model_work,
-        in_turn=begun.choice.in_turn,
-        score_name=begun.choice.score_name,
+        in_turn=begun.told.in_turn,
+        score_name=begun.told.score_name,
         stop=stop,
         news=news,
         beside=tracker(work, store, configuration.track, configuration.federation),
@@ -143,7 +143,7 @@ def begin_early(work: Path, run_yaml: Path, stop: threading.Event) -> Begun:
         prepared = prepare(work, run_yaml, waits=True)
         begun = prepared.begun
         store = RunStore(work, begun.run.run)
-        store.begin(begun.run, begun.division, begun.choice)
+        store.begin(begun.run, begun.division, begun.told)
         begin_work(prepared, store, stop)
     return begun
 

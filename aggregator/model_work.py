@@ -19,7 +19,7 @@ from typing import Protocol
 
 from aggregator.configuration import AggregatorConfiguration, bounds_of
 from aggregator.preparation import Begun, Learning, Prepared, open_learning
-from aggregator.store import RunStore, ToldByPlugins
+from aggregator.store import RunStore
 from shared.errors import DropfedError, PluginError, RejectedError, Stopped
 from shared.exchange import names
 from shared.exchange.names import MessageRef, Name
@@ -109,8 +109,6 @@ def begin_work(prepared: Prepared, store: RunStore, stop: threading.Event) -> Mo
         apart = Apart(prepared.work, prepared.configuration, begun, store, stop)
         if begun.is_new:
             apart.begin()
-        told = {key: getattr(begun, key) for key in ToldByPlugins.model_fields}
-        store.keep_told(ToldByPlugins(**told))
         return UntilStopped(apart, begun, store)
     aggregation = Aggregation(store, learning.method, learning.groups())
     if begun.is_new:
@@ -136,8 +134,8 @@ class Apart:
         self._bounds = bounds_of(configuration)
         self._run, self._sharing = begun.run, begun.division
         of_sites = {group: TensorList(tensors=listed) for group, listed in begun.division.to_site.items()}
-        self._beside = of_sites | begun.at_aggregator
-        self._at_aggregator = begun.at_aggregator
+        self._beside = of_sites | begun.told.at_aggregator
+        self._at_aggregator = begun.told.at_aggregator
         self._store = store
         self._stop = stop
 

@@ -30,17 +30,16 @@ from aggregator.facts import is_owed_end
 from aggregator.largest_site import about_largest_site
 from aggregator.same_images import begun_with, divides_alike
 from aggregator.site import open_ledger, read_invite
-from aggregator.store import Choice, RunStore, runs_in
+from aggregator.store import RunStore, ToldByCode, runs_in
 from aggregator.warm_start import load_start
 from shared.check import Finding
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, PluginError
 from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
-from shared.exchange.names import Name
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, Cosine, Plugin, RunConfiguration
-from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
+from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.values import Digest, Record
 from shared.exchange.signing import KEY_FILE, SigningKey
 from shared.folder.lock import require_work
@@ -90,8 +89,7 @@ class Begun(Record):
         run: with every default written out.
         is_new: whether it was never begun here.
         division: what of the network travels, and what stays.
-        at_aggregator: the tensors that the method keeps here beside the model, by group.
-        choice: by what the final model is chosen.
+        told: what else its end needs to be known.
         remarks: what a PI should know of it, and may want to change before its sites agree to it.
         weights_sha256: of the published weights in the first model, if it has such.
     """
@@ -99,8 +97,7 @@ class Begun(Record):
     run: RunConfiguration
     is_new: bool
     division: Sharing
-    at_aggregator: dict[Name, TensorList]
-    choice: Choice
+    told: ToldByCode
     remarks: list[Finding]
     weights_sha256: Digest | None
 
@@ -193,11 +190,11 @@ def prepare(work: Path, run_yaml: Path, *, waits: bool = False, remark_again: bo
     plugins = _found(problems, partial(allowed_plugins, configuration, begun_as), f"{where}: ")
     before = [] if waits else _open_runs(work, written, run_yaml, configuration.sites)
     besides = [*before, *_site_problems(work, written, configuration)]
-    ends = begun_as is kept and (store.stop_requested or store.is_over)
-    told = store.told_by_plugins() if ends else None
+    ends = begun_as is kept and begun_as.plugins and (store.stop_requested or store.is_over)
+    told = store.told_by_code() if ends and store.aggregate_path(0).exists() else None
     if told is not None and not besides:  # a run's end does without its plug-ins: they may be gone, or fail
         division = store.sharing()
-        begun = Begun(run=begun_as, is_new=False, division=division, remarks=[], weights_sha256=None, **dict(told))
+        begun = Begun(run=begun_as, is_new=False, division=division, told=told, remarks=[], weights_sha256=None)
         return Prepared(work, configuration, begun, None)
     if plugins is None:
         problems += run_problems(written, configuration, work, where)
@@ -263,8 +260,11 @@ def begin(asked: Begin) -> tuple[Begun, Learning]:
         run=run,
         is_new=is_new,
         division=learning.division,
-        at_aggregator=dict(learning.groups().at_aggregator),
-        choice=Choice(score_name=learning.task.selection_score, in_turn=learning.method.in_turn),
+        told=ToldByCode(
+            score_name=learning.task.selection_score,
+            in_turn=learning.method.in_turn,
+            at_aggregator=dict(learning.groups().at_aggregator),
+        ),
         remarks=remarks,
         weights_sha256=learning.weights_sha256,
     )

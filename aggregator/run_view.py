@@ -362,8 +362,8 @@ def view_of(opened: OpenedRun, *, with_open_round: bool = True) -> RunView:
     """
     store, run, ledgers, card = opened.store, opened.run, opened.ledgers, opened.store.card()
     numbers = range(1, store.round_no + 1)
-    choice = card or store.choice()
-    score = choice.score_name if choice else SELECTION_SCORES.get(run.task, "")
+    known = card or store.told_by_code()
+    score = known.score_name if known else SELECTION_SCORES.get(run.task, "")
     verdicts = {number: closed for number in numbers if (closed := store.verdicts(number)) is not None}
     tables = readable_tables(ledgers, store.run, numbers if with_open_round else verdicts)
     scores = reported_scores(received_rows(tables, "validation"), score)

@@ -1,7 +1,7 @@
 """What the aggregator remembers of one run: files in its work directory, nothing else.
 
     runs/RUN/run.yaml  tensors.yaml  [start.safetensors]     what was offered, byte for byte
-    runs/RUN/choice.json                      by what the final model will be chosen
+    runs/RUN/told-by-code.json                what of the run only its task's and its method's code tell
     runs/RUN/rounds/0000/aggregate.safetensors       the first global model
     runs/RUN/rounds/0007/opened.json          who was asked to take part, and who could have been
     runs/RUN/rounds/0007/limit.json           what a score must exceed, where that follows from the last aggregate
@@ -17,7 +17,6 @@
     runs/RUN/rounds/0007/late/SITE.safetensors       a site's model of round 6 as it counts here, likewise
     runs/RUN/ciphertext/0.safetensors         what goes to several sites encrypted, while they are sent it
     runs/RUN/made/                            what a plug-in's process makes, until it has been checked
-    runs/RUN/told-by-plugins.json             what of the run only its plug-ins tell, for its end should they be gone
     runs/RUN/trouble.txt                      what a plug-in does wrong; gone once it works
     runs/RUN/waited.json                      seconds waited in the present stage
     runs/RUN/queued                           `launch` plays the run when those before it have ended; gone once it has
@@ -63,21 +62,23 @@ from shared.trouble import held_against
 
 MOST_NAMED = 3  # settings that differ
 _TURN = "turn.txt"
-_CHOICE = "choice.json"
+_TOLD = "told-by-code.json"
 _WAITED = "waited.json"
 """Name of the file in a work directory that names the run which was launched last."""
 
 
-class Choice(Record):
-    """``choice.json``: by what the final model will be chosen, which a plug-in's code alone knows before it is.
+class ToldByCode(Record):
+    """``told-by-code.json``: what a run's task and method tell of it, for who reads or ends it without their plug-ins.
 
     Args:
-        score_name: the column of ``metrics.csv``.
+        score_name: the column of ``metrics.csv`` by which the final model will be chosen.
         in_turn: whether sites are asked in turn: then the newest aggregate is chosen.
+        at_aggregator: the tensors that the method keeps here beside the model, by group.
     """
 
     score_name: str
     in_turn: bool
+    at_aggregator: dict[Name, TensorList]
 
 
 class Asking(Record):
@@ -112,14 +113,6 @@ class Waited(Record):
     seconds: Count
 
 
-class ToldByPlugins(Record):
-    """What of a run is known by its task and its method alone; arguments as for ``preparation.Begun``."""
-
-    at_aggregator: dict[Name, TensorList]
-    in_turn: bool
-    selection_score: str
-
-
 class RunStore(RunFiles):
     """One run's files below ``work``."""
 
@@ -139,11 +132,11 @@ class RunStore(RunFiles):
 
     # --- what was offered ----------------------------------------------------------------------------------
 
-    def begin(self, configuration: RunConfiguration, sharing: Sharing, choice: Choice | None = None) -> None:
+    def begin(self, configuration: RunConfiguration, sharing: Sharing, told: ToldByCode | None = None) -> None:
         """Fix the run's configuration.
 
         Args:
-            choice: kept for who reads the run while it goes on; a run that was begun without gets it by the next call.
+            told: a run that an older version began without it gets it by the next call.
 
         Raises:
             ConfigurationError: a run of this name was begun with another one, or what is kept of it is damaged.
@@ -151,15 +144,19 @@ class RunStore(RunFiles):
         self.require_same(configuration, sharing)
         if not (self.home / names.RUN_CONFIGURATION).exists():
             write_file(self.home / "begun", str(time.time()).encode())
-        if choice is not None and not (self.home / _CHOICE).exists():
-            self._write(self.home / _CHOICE, choice)
+        if told is not None and not (self.home / _TOLD).exists():
+            self._write(self.home / _TOLD, told)
         for name, record in _offered(configuration, sharing).items():
             if not (path := self.home / name).exists():
                 write_file(path, dump_yaml(record))
 
-    def choice(self) -> Choice | None:
-        """Return by what the final model will be chosen; None of a run that an older version began."""
-        return self._read(self.home / _CHOICE, Choice, "remove it, and the next launch writes it again")
+    def told_by_code(self) -> ToldByCode | None:
+        """Return what the run's task and method told of it; None of a run that an older version began.
+
+        Raises:
+            ActionRequiredError: its file is damaged.
+        """
+        return self._read(self.home / _TOLD, ToldByCode, "remove it, and the next launch writes it again")
 
     @property
     def begun_at(self) -> float:
@@ -227,22 +224,6 @@ class RunStore(RunFiles):
     def _kept_too(self) -> str:
         """Where what was offered lies besides, once it was."""
         return f"a backup or from sites/SITE/mirror/{MessageRef('offer', self.run).path}, which has it too"
-
-    def keep_told(self, told: ToldByPlugins) -> None:
-        """Keep what a run's plug-ins tell of it, once it has all that it begins with."""
-        self._write(self._told, told)
-
-    def told_by_plugins(self) -> ToldByPlugins | None:
-        """Return that; None of a run without plug-ins, and of one that an earlier version began.
-
-        Raises:
-            ActionRequiredError: its file is damaged.
-        """
-        return self._read(self._told, ToldByPlugins)
-
-    @property
-    def _told(self) -> Path:
-        return self.home / "told-by-plugins.json"
 
     def offer_files(self, configuration: RunConfiguration, sharing: Sharing) -> dict[str, bytes | Path]:
         """Return the payloads of the offer.

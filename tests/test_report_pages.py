@@ -31,7 +31,7 @@ from aggregator.report.tables import SHOWN_ROWS, Missing, Table, as_in_papers, o
 from aggregator.report.timeline import timeline
 from aggregator.run_view import Bytes, Part
 from aggregator.setup import initialise
-from aggregator.store import Choice, RunStore
+from aggregator.store import RunStore, ToldByCode
 from shared.errors import DataError
 from shared.exchange import names
 from shared.exchange.records.answers import Consent, Withdrawal
@@ -208,7 +208,7 @@ def test_the_main_score_of_a_plugins_task_is_known_while_its_run_goes_on(tmp_pat
     answered(run, store, [row(split, TOLD) for split in ("validation", "test")])
     page = page_of(pages(run, "older"))
     assert "the newest aggregate, that of round 0" in page and "is the main score" not in page
-    store.begin(configuration, sharing_of_run, Choice(score_name="dice_mean", in_turn=False))
+    store.begin(configuration, sharing_of_run, ToldByCode(score_name="dice_mean", in_turn=False, at_aggregator={}))
     page = page_of(pages(run, "newer"))
     assert "the best aggregate so far, that of round 0" in page and "dice is the main score" in page
     assert_is_drawn(tmp_path / "newer", "dice-mean-validation")

@@ -19,7 +19,7 @@ from aggregator.commands.launch import End, _play
 from aggregator.dashboard.state import page_state
 from aggregator.listing import list_runs
 from aggregator.results import best_so_far
-from aggregator.store import Choice, RunStore, queued_runs, take_turn
+from aggregator.store import RunStore, ToldByCode, queued_runs, take_turn
 from shared import commands
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError, TransientError
 from shared.exchange import names
@@ -243,11 +243,13 @@ def test_a_damaged_file_is_named_with_its_remedy(damaged: bytes, run: Played, st
     run.offer_and_consent()
     store.ask(1, ("north",), ("north",))
     store.write_waited(1, 3600)
-    store.begin(store.configuration(), store.sharing(), Choice(score_name="dice_mean", in_turn=False))
+    store.begin(
+        store.configuration(), store.sharing(), ToldByCode(score_name="dice_mean", in_turn=False, at_aggregator={})
+    )
     home, kept = store.home, {path: path.read_bytes() for path in store.home.iterdir() if path.is_file()}
     for name, remedy in (
         ("waited.json", "remove it, and the time until the deadline begins anew"),
-        ("choice.json", "remove it, and the next launch writes it again"),
+        ("told-by-code.json", "remove it, and the next launch writes it again"),
         ("run.yaml", f"put it back from a backup or from sites/SITE/mirror/runs/{RUN}/offer, which has it too"),
         ("rounds/0001/opened.json", "put it back from a backup"),
     ):

@@ -142,8 +142,8 @@ def _aggregate(opened: OpenedRun, view: RunView) -> tuple[int, str]:
     store = opened.store
     if view.card:
         return view.card.chosen_round, "the chosen aggregate"
-    choice = store.choice()
-    in_turn = choice is not None and choice.in_turn
+    told = store.told_by_code()
+    in_turn = told is not None and told.in_turn
     is_ranked = not in_turn and any(view.score in each.means["validation"] for each in view.rounds)
     what = "the best aggregate so far" if is_ranked else "the newest aggregate"
     if not any(store.aggregate_path(number).exists() for number in range(len(view.rounds) + 1)):

@@ -222,7 +222,7 @@ def test_a_run_that_is_stopped_ends_without_it(wheel: Plugin, tmp_path: Path) ->
         work = federation.aggregator
         prepared = prepare(work, work / "RUN.yaml")
     store = RunStore(work, "test-run")
-    store.begin(prepared.begun.run, prepared.begun.division)
+    store.begin(prepared.begun.run, prepared.begun.division, prepared.begun.told)
     begin_work(prepared, store, threading.Event())
     store.ask(1, ("north",), ("north",))
     next((tmp_path / "installed").glob("*.dist-info")).rename(tmp_path / "away")

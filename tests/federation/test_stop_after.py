@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.run_view import view_run
-from aggregator.store import Choice, RunStore
+from aggregator.store import RunStore, ToldByCode
 from shared.errors import ConfigurationError
 from shared.exchange.records.run import StopAfter
 from shared.exchange.records.verdicts import FinalCard, Verdict
@@ -69,7 +69,9 @@ def test_daemons_simulator_and_replay_end_after_the_same_round(tmp_path: Path) -
     home = tmp_path / "run"
     setting = in_turns(home, run)
     store = RunStore(setting.aggregator, run.run)
-    assert store.choice() == Choice(score_name="dice_mean", in_turn=False), "known from the run's begin on"
+    assert store.told_by_code() == ToldByCode(score_name="dice_mean", in_turn=False, at_aggregator={}), (
+        "known from the run's begin on"
+    )
     view = view_run(setting.aggregator, store)
     assert [each.round for each in view.rounds] == [1, 2], "the first aggregate is scored in round 2"
     assert view.outcome is not None and view.outcome.name in ("improved", "no better than untrained")
