@@ -15,19 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from aggregator import rounds
-from aggregator.facts import (
-    awaited,
-    early_offers,
-    late_update,
-    left_unanswered,
-    may_be_offered_early,
-    run_facts,
-    site_facts,
-)
+from aggregator.facts import awaited, early_offers, late_update, may_be_offered_early, run_facts, site_facts
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import ModelWork
 from aggregator.results import best_so_far, choose_final, no_gain, run_outcome, run_standstills
-from aggregator.store import RunStore, training_images
+from aggregator.store import RunStore, training_images, withdrawal_of
 from shared.doors.numbers import finite
 from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, PluginError, Stopped
 from shared.exchange import names
@@ -600,12 +592,16 @@ class Daemon:
 
     def _verdicts(self, round_no: int) -> dict[str, Verdict]:
         participants, limit = self._store.participants(round_no), self._limit(round_no)
-        checked = {site: self._store.score(round_no, site) for site in participants}
+        checked = {site: self._store.score(round_no, site) for site in participants if site not in answered}
         update = partial(self._update, round_no)
-        withdrawn = {site for site in participants if left_unanswered(self._ledgers[site], self._run.run, round_no)}
-        came_late = {site: self._check_late(round_no, site) for site, each in checked.items() if each is None}
+        # What came after it was decided to close the round came too late: such an answer is not checked, and whoever
+        # gave it did not leave before.
+        answer = MessageRef("update", self._run.run, round_no)
+        answered = {site for site in participants if self._ledgers[site].is_settled(answer)}
+        left = {site for site in participants if withdrawal_of(self._ledgers[site], self._run.run) is not None}
+        came_late = {site: self._check_late(round_no, site) for site in participants if site not in answered}
         late = {site: each for site, each in came_late.items() if each is not None}
-        return self._work.verdicts(ClosedRound(round_no, checked, limit, update, withdrawn, late))
+        return self._work.verdicts(ClosedRound(round_no, checked, limit, update, left - answered, late))
 
     def _late(self, round_no: int, site: str) -> Message | None:
         """Return a site's answer to the round before that counts in this one (protocol 6.10), unless the site has

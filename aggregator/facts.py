@@ -150,14 +150,6 @@ def is_owed_end(name: str, exchange: Exchange, store: Memory, run: str) -> bool:
     return due_end(facts, final_chosen=store.card() is not None) is not None
 
 
-def left_unanswered(exchange: Exchange, run: str, round_no: int) -> bool:
-    """Return whether a site has left a run before it answered a round. Where its answer and its withdrawal both came
-    after it was decided to close the round, the answer came too late.
-    """
-    answer = MessageRef("update", run, round_no)
-    return withdrawal_of(exchange, run) is not None and not exchange.is_settled(answer)
-
-
 def awaited(exchange: Exchange, run: str, round_no: int) -> MessageRef | None:
     """Return what a site owes now: its consent, or its answer to the newest round."""
     if withdrawal_of(exchange, run) is not None:

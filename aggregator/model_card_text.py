@@ -194,8 +194,8 @@ def _base_weights(card: ModelCard) -> str:
     if base is None:
         if card.run.configuration.get("start") is not None:
             return "those of the model that it began with; see its card"
-        if card.run.task not in TASK_NAMES:
-            return "not known: only the task's own code knows with which weights its network begins"
+        if card.run.task not in TASK_NAMES or card.run.configuration.get("plugins"):
+            return "not known: only the code of the task, or of a plug-in, knows with which weights its network begins"
         return "none: training began from random weights"
     return f"{base.file} from {base.source}, its SHA-256 begins {base.sha256_begins}; licence: {base.licence}"
 

@@ -408,7 +408,8 @@ def _settled(
             explained = [] if isinstance(said[key], Mapping) else entry[1:]
             comments = [line for line in explained if line.lstrip().startswith("#")]
             made += [_with_value(entry[0], wanted[key]), *comments]
-    end = next(number for number in range(len(made), 0, -1) if made[number - 1])  # before the blank line of a block
+    # Before the blank line of a block, of which perhaps no line stays.
+    end = next((number for number in range(len(made), 0, -1) if made[number - 1]), 0)
     note = reason if indent else ""
     for key in reversed([key for key in wanted if key not in said]):
         value = wanted[key]

@@ -164,10 +164,8 @@ def warnings(sheets: Mapping[str, Sheet]) -> Iterator[str]:
         for what in ("unreadable", "duplicates"):
             if getattr(sheet, what) != "0":
                 yield f"{site}: {what}: {getattr(sheet, what)}"
-    grades = {site: highest for site, sheet in sheets.items() if (highest := _highest_grade(sheet)) is not None}
-    if len(set(grades.values())) > 1:
-        told = ", ".join(f"{site} up to {grade}" for site, grade in grades.items())
-        yield f"the sites grade by different scales, as far as they tell: {told}"
+    if differ := _scales_that_differ(sheets):
+        yield f"the sites grade by different scales, as far as they tell: {differ}"
     if differ := colours_that_differ(sheets):
         yield f"other colours: {differ}"
     sides = {site: float(side) for site, sheet in sheets.items() if (side := sheet.longer_side.p50) is not None}
@@ -184,13 +182,24 @@ def _absent(sheets: Mapping[str, Sheet]) -> Iterator[str]:
                 yield f"{site}: no image is of class {name}, which {', '.join(having)} has"
 
 
-def _highest_grade(sheet: Sheet) -> int | None:
-    """Return the highest grade that a site has, if classes are numbers; None if a higher one may be there, withheld."""
+def _scales_that_differ(sheets: Mapping[str, Sheet]) -> str | None:
+    """Return in words up to which grade each site grades; None where all may grade up to the same."""
+    found = {site: grades for site, sheet in sheets.items() if (grades := _highest_grade(sheet))}
+    lowest, highest = zip(*found.values(), strict=True) if found else ((0,), (0,))
+    if max(lowest) <= min(highest):
+        return None
+    return ", ".join(
+        f"{site} up to {low}" + (" or higher" if high > low else "") for site, (low, high) in found.items()
+    )
+
+
+def _highest_grade(sheet: Sheet) -> tuple[int, int] | None:
+    """Return between which grades a site's highest lies, which may be withheld; None where classes are no numbers."""
     counts = {name: count for name, count in sheet.classes.items() if count != "0" and name != OTHER}
     if not counts or not all(map(str.isdecimal, counts)):
         return None
-    highest = max(counts, key=int)
-    return None if counts[highest] is None else int(highest)
+    told = (int(name) for name, count in counts.items() if count is not None)
+    return max(told, default=0), max(map(int, counts))
 
 
 def colours_that_differ(sheets: Mapping[str, Sheet]) -> str | None:
@@ -228,8 +237,7 @@ def proposals(sheets: Mapping[str, Sheet]) -> list[Proposal]:
 
 
 def _method(sheets: Mapping[str, Sheet]) -> Proposal:
-    grades = {_highest_grade(sheet) for sheet in sheets.values()} - {None}
-    if len(grades) > 1:
+    if _scales_that_differ(sheets):
         return Proposal(
             "method",
             "fedbn",

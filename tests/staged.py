@@ -69,16 +69,24 @@ class Staged:
     Args:
         habits: what becomes of each site's answers.
         rounds: that train; one more closes the run.
+        changes: further settings of the run.
     """
 
-    def __init__(self, home: Path, habits: dict[str, Habit], rounds: int, quorum: int = 1, keep: str = "all") -> None:
+    def __init__(self, home: Path, habits: dict[str, Habit], rounds: int, quorum: int = 1, **changes: object) -> None:
         self.work = home / "aggregator"
         self.drops = {site: home / "drops" / site for site in SITES}
         urls = {site: f"http://127.0.0.1/{site}/" for site in SITES}
         initialise(self.work, "retina", urls, AGGREGATOR)
         self.sites = {site: StagedSite(home, site, habits[site]) for site in SITES}
         self.store = RunStore(self.work, RUN)
-        run = run_configuration(run=RUN, sites=list(SITES), quorum=quorum, rounds=rounds, keep=keep, tolerance=0.3)
+        own: dict[str, object] = {
+            "run": RUN,
+            "sites": list(SITES),
+            "quorum": quorum,
+            "rounds": rounds,
+            "tolerance": 0.3,
+        }
+        run = run_configuration(**(own | changes))
         self.store.begin(run, Sharing(tensors=TENSORS.tensors, start={}, personal=[]))
         self.restart()
         self._aggregation().begin(Network())

@@ -155,6 +155,8 @@ def test_base_weights_are_none_only_where_that_is_known(played: Played) -> None:
     assert "| base weights | those of the model that it began with; see its card |" in begun
     for task in (EXTERNAL, "task_of_a_plugin"):
         assert "| base weights | not known: " in told(task=task)
+    wheel = {"name": "encoders-of-ours", "version": "0.1.0", "sha256": "ab" * 32}
+    assert "| base weights | not known: " in told(configuration={**found.run.configuration, "plugins": [wheel]})
 
 
 def test_twice_is_the_same_and_nothing_is_written_over(played: Played, exported: Path, tmp_path: Path) -> None:

@@ -151,6 +151,9 @@ def test_a_wheels_template_may_have_lists_in_lines_and_leave_out_the_learning_ra
     brought.write_text(re.sub(r"(?s)learning_rate.*(?=# of)", "", ORDINARY))
     run = parse_yaml(filled_in(Answers("mine", "shapes", "fedavg", ["east"], 6)).encode(), RunConfiguration, "run")
     assert run.learning_rate == Falling()
+    brought.write_text(re.sub(r"method: \w+", "method: fedprox", ORDINARY) + "method_options:\n  mu: 0.1\n")
+    run = parse_yaml(filled_in(Answers("mine", "shapes", "fedavg", ["east"], 6)).encode(), RunConfiguration, "run")
+    assert run.method == "fedavg" and "mu" not in run.method_options, "no line of the block stays"
 
 
 @pytest.mark.parametrize(

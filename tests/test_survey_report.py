@@ -91,12 +91,14 @@ def test_a_class_that_one_site_lacks_is_told_and_a_withheld_one_is_not() -> None
     assert not any("no image is of class" in each for each in warned)
 
 
-def test_a_scale_is_not_compared_where_a_higher_grade_is_withheld() -> None:
+def test_scales_differ_where_they_do_whatever_a_withheld_grade_holds() -> None:
     whole, withheld = {"0": "200", "1": "100", "2": "100", "other": "0"}, {"0": "300", "1": "100", "other": "0"}
     warned, proposed = said(sheet(classes=withheld | {"2": None}), sheet(classes=whole))
     assert not any("different scales" in each for each in warned) and proposed["method"] == "fedavg"
     warned, proposed = said(sheet(classes=withheld | {"1": None, "2": "0"}), sheet(classes=whole))
-    assert not any("different scales" in each for each in warned)
+    assert any(
+        "different scales, as far as they tell: north up to 0 or higher, south up to 2" in each for each in warned
+    )
     warned, proposed = said(sheet(classes=whole | {"1": None}), sheet(classes=withheld | {"2": "0"}))
     assert any("different scales" in each for each in warned) and proposed["method"] == "fedbn"
 

@@ -152,11 +152,13 @@ def against_last(view: RunView, score: str, title: str) -> Table | None:
         "test images": [images_cell(last.get(site), "test") for site in sites],
         f"in {start.name}": [SAME_IMAGES[view.test_images.get(site)] for site in sites],
     }
-    notes = [
-        "Both models are scored on the same images, each time without the same patients, so the interval is of the "
-        "difference",
-        NARROW,
-    ]
+    notes = []
+    if any(each and each[1] for each in found):
+        notes = [
+            "Both models are scored on the same images, each time without the same patients, so the interval is of the "
+            "difference",
+            NARROW,
+        ]
     if "others" in view.test_images.values():
         notes.append(
             f"Where {start.name} tested on others, its model may have been trained on some of these, which favours it"

@@ -288,7 +288,7 @@ def _of_class(row: Row | None, number: str) -> Cell:
 
 def interval_text(row: Row | None, score: str) -> Cell:
     """Return a score ± 1.96 standard errors, or that nobody tells; nothing where they are 0."""
-    if row is None or row.scores.get(error_of(score)) is None:
+    if row is None or None in (row.scores.get(score), row.scores.get(error_of(score))):
         return NOT_REPORTED
     found = row.interval(score)
     return range_text(found) if found else None

@@ -227,7 +227,7 @@ def _without_progress(run: RunConfiguration, scores: Scores, score_name: str) ->
     """Return the newest aggregates that validate no better than one before them, at the same sites."""
     newest, means = max(scores, default=0), comparable_means(scores)
     best = min(means, key=lambda aggregate: (-means[aggregate], aggregate), default=newest)
-    if sum(aggregate > best for aggregate in means) < ROUNDS_WITHOUT_PROGRESS:  # not every round need be scored
+    if sum(aggregate > best for aggregate in scores) < ROUNDS_WITHOUT_PROGRESS:  # not every round need be scored
         return None
     since = f"the aggregate of round {best}" if best else "the model that the run began with"
     return (

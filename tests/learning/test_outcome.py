@@ -174,6 +174,12 @@ def test_five_rounds_without_a_higher_mean_are_trouble() -> None:
     assert text is not None and "with the aggregate of round 1, and no higher since" in text
 
 
+def test_sites_that_score_in_turn_do_not_hide_it() -> None:
+    in_turn = [("east", "north"), ("north", "south"), ("east", "south")]
+    scores = {number: dict.fromkeys(in_turn[number % 3], 0.5 if number else 0.9) for number in range(13)}
+    assert "no progress in 12 rounds" in standstills(RUN, {}, scores, "dice_mean")["no progress"]
+
+
 def test_rounds_that_no_site_scores_are_no_standstill() -> None:
     def told(*means: float) -> bool:
         scores = {10 * number: {"north": mean} for number, mean in enumerate(means)}
