@@ -592,7 +592,7 @@ class Daemon:
 
     def _verdicts(self, round_no: int) -> dict[str, Verdict]:
         participants, limit = self._store.participants(round_no), self._limit(round_no)
-        checked = {site: self._store.score(round_no, site) for site in participants if site not in answered}
+        checked = {site: self._store.score(round_no, site) for site in participants}
         update = partial(self._update, round_no)
         # What came after it was decided to close the round came too late: such an answer is not checked, and whoever
         # gave it did not leave before.

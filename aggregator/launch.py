@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-from aggregator.configuration import FILE, allowed_plugins, open_folder, read_configuration
+from aggregator.configuration import FILE, open_folder, read_configuration
 from aggregator.daemon import Daemon, tell_not_offered
 from aggregator.folder_sync import FolderSync
 from aggregator.model_work import begin_work
@@ -98,7 +98,7 @@ def ended_before(work: Path, run_yaml: Path) -> Outcome | None:
     if not _is_told(opened):
         return None
     if not store.was_begun_as(written):
-        if allowed_plugins(read_configuration(work), written):  # they alone can write it out
+        if store.configuration().plugins:  # they alone can write it out
             prepare(work, run_yaml, waits=True)
         else:
             store.require_same(as_begun(store, written), store.sharing())

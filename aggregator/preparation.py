@@ -190,9 +190,10 @@ def prepare(work: Path, run_yaml: Path, *, waits: bool = False, remark_again: bo
     plugins = _found(problems, partial(allowed_plugins, configuration, begun_as), f"{where}: ")
     before = [] if waits else _open_runs(work, written, run_yaml, configuration.sites)
     besides = [*before, *_site_problems(work, written, configuration)]
-    ends = begun_as is kept and begun_as.plugins and (store.stop_requested or store.is_over)
+    # A run's end does without its plug-ins: they may be gone, or fail.
+    ends = begun_as is kept and begun_as.plugins and (plugins is None if store.is_over else store.stop_requested)
     told = store.told_by_code() if ends and store.aggregate_path(0).exists() else None
-    if told is not None and not besides:  # a run's end does without its plug-ins: they may be gone, or fail
+    if told is not None and not besides:
         division = store.sharing()
         begun = Begun(run=begun_as, is_new=False, division=division, told=told, remarks=[], weights_sha256=None)
         return Prepared(work, configuration, begun, None)

@@ -156,7 +156,11 @@ class RunStore(RunFiles):
         Raises:
             ActionRequiredError: its file is damaged.
         """
-        return self._read(self.home / _TOLD, ToldByCode, "remove it, and the next launch writes it again")
+        return self._read(
+            self.home / _TOLD,
+            ToldByCode,
+            "put it back from a backup, or remove it, and launch the run with its plug-ins",
+        )
 
     @property
     def begun_at(self) -> float:

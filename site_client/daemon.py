@@ -32,6 +32,7 @@ from shared.folder.meter import Direction
 from shared.folder.retrying import RetryingFolder
 from shared.folder.stopping import cut_after
 from shared.learning import standby
+from shared.learning.apart import clear_questions
 from shared.learning.tasks.contract import Dataset
 from shared.polling import Polling
 from shared.trouble import Trouble
@@ -122,7 +123,8 @@ class Daemon:
         """
         polling = Polling(self._configuration.poll_seconds)
         note_running(self._work, self._configuration)
-        store.clear_scratch(self._work)  # of a daemon that was killed: images, perhaps
+        clear_questions(self._work / store.SCRATCH)
+        store.clear_scratch(self._work)  # both of a daemon that was killed: images, perhaps
         self._heartbeat.begin(self._channel)
         service.ready()
         waits = "" if self._enrolment.is_accepted else "; it waits for the aggregator, to accept this site's card"

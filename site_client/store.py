@@ -51,7 +51,6 @@ from shared.exchange.records.verdicts import Verdict
 from shared.exchange.trust import Message
 from shared.folder.durable import sync_folder, write_file
 from shared.folder.removal import remove_tree
-from shared.learning.apart import clear_questions
 from shared.learning.kept_card import CARD
 from shared.plurals import pluralize
 
@@ -79,7 +78,6 @@ class Decision:
 def clear_scratch(work: Path) -> None:
     """Remove what one piece of work needs, and no other; where ``scratch`` leads to a disk of others, nothing else."""
     folder = work / SCRATCH
-    clear_questions(folder)
     for path in [*folder.glob("program-*"), folder / "torchrun"]:
         remove_tree(path)
     for name in (RECEIVED, TRAINED):

@@ -249,7 +249,7 @@ def test_a_damaged_file_is_named_with_its_remedy(damaged: bytes, run: Played, st
     home, kept = store.home, {path: path.read_bytes() for path in store.home.iterdir() if path.is_file()}
     for name, remedy in (
         ("waited.json", "remove it, and the time until the deadline begins anew"),
-        ("told-by-code.json", "remove it, and the next launch writes it again"),
+        ("told-by-code.json", "put it back from a backup, or remove it, and launch the run with its plug-ins"),
         ("run.yaml", f"put it back from a backup or from sites/SITE/mirror/runs/{RUN}/offer, which has it too"),
         ("rounds/0001/opened.json", "put it back from a backup"),
     ):

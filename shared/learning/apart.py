@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sys
 import tempfile
 import time
@@ -222,17 +223,25 @@ def answered(
 @contextmanager
 def _folder_in(scratch: Path | None) -> Iterator[Path]:
     """Make a folder for one question, and remove it; what is left of one that was killed is for ``clear_questions``."""
-    if scratch is not None:
-        make_folder(scratch)
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=scratch) as folder, locked(Path(folder, _ASKED)):
-        yield Path(folder)
+    if scratch is None:
+        with tempfile.TemporaryDirectory(prefix=_PREFIX) as temporary:
+            yield Path(temporary)
+        return
+    folder = scratch / f"{_PREFIX}{secrets.token_hex(8)}"
+    make_folder(folder, 0o700)  # of the daemon's user, also where root asks
+    try:
+        with locked(folder / _ASKED):
+            yield folder
+    finally:
+        remove_tree(folder)
 
 
 def clear_questions(scratch: Path) -> None:
     """Remove the questions and answers that nobody waits for any more, with what they hold of a site's images."""
     for folder in scratch.glob(f"{_PREFIX}*"):
-        if not is_locked(folder / _ASKED):
-            remove_tree(folder)
+        with suppress(OSError):  # of others
+            if not is_locked(folder / _ASKED):
+                remove_tree(folder)
 
 
 def names_of(plugins: Sequence[Plugin]) -> str:

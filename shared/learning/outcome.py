@@ -51,6 +51,8 @@ Standstill = Literal["no model accepted", "no progress"]
 
 ROUNDS_WITHOUT_MODEL = 2
 ROUNDS_WITHOUT_PROGRESS = 5
+MEANS_WITHOUT_PROGRESS = 2
+"""Over the same sites as the best one before."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,9 @@ def _without_progress(run: RunConfiguration, scores: Scores, score_name: str) ->
     """Return the newest aggregates that validate no better than one before them, at the same sites."""
     newest, means = max(scores, default=0), comparable_means(scores)
     best = min(means, key=lambda aggregate: (-means[aggregate], aggregate), default=newest)
-    if sum(aggregate > best for aggregate in scores) < ROUNDS_WITHOUT_PROGRESS:  # not every round need be scored
+    # Not every round need be scored, nor each by the same sites; one lower mean alone says little.
+    since_best = sum(aggregate > best for aggregate in scores)
+    if since_best < ROUNDS_WITHOUT_PROGRESS or sum(aggregate > best for aggregate in means) < MEANS_WITHOUT_PROGRESS:
         return None
     since = f"the aggregate of round {best}" if best else "the model that the run began with"
     return (

@@ -154,7 +154,7 @@ def _files(distribution: Distribution, name: str) -> Iterator[tuple[str, Path]]:
     packages = {PurePosixPath(path).parts[0] for path in listed if len(PurePosixPath(path).parts) > 1}
     for path in sorted(listed):
         first, *inner = PurePosixPath(path).parts
-        if first.partition(".")[0] in _NOT_ITS_OWN or (first.endswith(".pth") and not inner):
+        if first.lower().partition(".")[0] in _NOT_ITS_OWN or (first.endswith(".pth") and not inner):
             raise ConfigurationError(
                 [
                     f"plug-in {name}: {path} lies where Python imports it, allowed or not; remove the wheel, and ask "

@@ -151,15 +151,15 @@ def joined(rank: int, count: int, store: Store | None, *, gpu: bool) -> Iterator
         gpu: each has one of its own, the current device.
 
     Raises:
-        ProcessLostError: another of them ended while the block ran.
+        ProcessLostError: another of them did not join, or ended while the block ran.
     """
     backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
-    distributed.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
     try:
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
         yield Together(rank, count)
     except RuntimeError as error:
         if isinstance(error, distributed.DistError) or "/gloo/" in str(error):  # Gloo has no class for it
-            raise ProcessLostError(f"another training process ended: {error}") from error
+            raise ProcessLostError(f"another training process ended, or did not join: {error}") from error
         raise
     distributed.destroy_process_group()
 

@@ -17,7 +17,7 @@ from shared.errors import ActionRequiredError
 from shared.exchange.names import CONSENT, MessageRef
 from shared.exchange.records.run import Plugin
 from shared.learning import plugins
-from shared.learning.apart import QUESTION
+from shared.learning.apart import QUESTION, clear_questions
 from site_client.apart import answered
 from site_client.commitment import divide_anew
 from site_client.configuration import Policy, SiteConfiguration, read_configuration
@@ -25,7 +25,7 @@ from site_client.division import BUDGET, budget_here
 from site_client.folders import UnitsIn
 from site_client.heartbeat import PUBLIC_TROUBLE
 from site_client.rotation import read_ledger
-from site_client.store import SCRATCH, clear_scratch
+from site_client.store import SCRATCH
 from tests import SOME_KEY
 from tests.federation.hospital import Hospital
 from tests.federation.in_process import FederationInProcess
@@ -185,7 +185,7 @@ def test_what_names_images_lies_in_the_work_directory_and_is_cleared_away(wheel:
     seen: list[str] = []
 
     def look(_percent: int) -> bool:
-        clear_scratch(work)  # as a daemon does that starts while `check` asks
+        clear_questions(work / SCRATCH)  # as a daemon does that starts while `check` asks
         seen.extend(path.name for path in (work / SCRATCH).glob("*/*"))
         return True
 
@@ -196,7 +196,7 @@ def test_what_names_images_lies_in_the_work_directory_and_is_cleared_away(wheel:
     left = work / SCRATCH / "dropfed-killed"
     left.mkdir()
     (left / QUESTION).write_text("names of images")
-    clear_scratch(work)
+    clear_questions(work / SCRATCH)
     assert not left.exists()
 
 

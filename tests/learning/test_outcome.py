@@ -178,6 +178,9 @@ def test_sites_that_score_in_turn_do_not_hide_it() -> None:
     in_turn = [("east", "north"), ("north", "south"), ("east", "south")]
     scores = {number: dict.fromkeys(in_turn[number % 3], 0.5 if number else 0.9) for number in range(13)}
     assert "no progress in 12 rounds" in standstills(RUN, {}, scores, "dice_mean")["no progress"]
+    alone = {number: {"north": 0.1 * number} for number in range(1, 6)}
+    scores = {0: {"north": 0.6, "south": 0.6}} | alone | {6: {"north": 0.6, "south": 0.5}}
+    assert standstills(RUN, {}, scores, "dice_mean") == {}, "one lower mean"
 
 
 def test_rounds_that_no_site_scores_are_no_standstill() -> None:
