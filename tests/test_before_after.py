@@ -7,6 +7,7 @@ from dataclasses import replace
 from aggregator.report.before_after import WHY_NOT_REPORTED, Alone, against_last, before_and_after, gain_and_worst
 from aggregator.run_view import Part
 from shared.exchange.records.verdicts import FinalCard
+from shared.exchange.tables import difference_of, error_of
 from tests.views import row, view_of_rounds
 
 START = {"name": "first", "sha256": "ab" * 32}
@@ -71,8 +72,12 @@ def test_a_site_alone_has_a_column_with_its_model_s_scores_at_every_site() -> No
 
 
 def test_the_interval_against_the_last_run_is_of_patients_left_out_and_not_of_draws() -> None:
-    chosen = part("6", 0.5)
+    difference = difference_of("dice_mean")
+    chosen = Part(test=row("6", None, dice_mean=0.5, **{difference: 0.1, error_of(difference): 0.02}))
     card = FinalCard.model_construct(chosen_round=1)
     view = replace(view_of_rounds([{"north": chosen}] * 2, paired=True, start=START), card=card)
     table = against_last(view, "dice_mean", "Dice")
     assert table is not None and "without the same patients" in table.notes[0] and "drawn" not in table.notes[0]
+    untold = replace(view, rounds=view_of_rounds([{"north": part("6", 0.5)}] * 2).rounds)
+    table = against_last(untold, "dice_mean", "Dice")
+    assert table is not None and not any("without the same patients" in note for note in table.notes)
