@@ -597,8 +597,8 @@ class Daemon:
         # What came after it was decided to close the round came too late: such an answer is not checked, and whoever
         # gave it did not leave before.
         answer = MessageRef("update", self._run.run, round_no)
-        answered = {site for site in participants if self._ledgers[site].is_settled(answer)}
         left = {site for site in participants if withdrawal_of(self._ledgers[site], self._run.run) is not None}
+        answered = {site for site in participants if self._ledgers[site].is_settled(answer)}  # of those who left, all
         came_late = {site: self._check_late(round_no, site) for site in participants if site not in answered}
         late = {site: each for site, each in came_late.items() if each is not None}
         return self._work.verdicts(ClosedRound(round_no, checked, limit, update, left - answered, late))

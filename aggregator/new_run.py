@@ -399,7 +399,7 @@ def _settled(
     for key, entry in _entries(lines, indent):
         if not key or (key in wanted and wanted[key] == said[key]):
             made += entry
-        elif key in wanted and isinstance(wanted[key], Mapping) and _is_block(entry[0], said[key]):
+        elif key in wanted and wanted[key] and isinstance(wanted[key], Mapping) and _is_block(entry[0], said[key]):
             of_block = reason if key == "method_options" else ""
             made += [entry[0], *_settled(entry[1:], said[key], wanted[key], of_block, f"{indent}  ")]
         elif key in wanted and isinstance(wanted[key], Mapping):  # in the place of a word, or of a block on one line

@@ -191,11 +191,13 @@ def prepare(work: Path, run_yaml: Path, *, waits: bool = False, remark_again: bo
     before = [] if waits else _open_runs(work, written, run_yaml, configuration.sites)
     besides = [*before, *_site_problems(work, written, configuration)]
     # A run's end does without its plug-ins: they may be gone, or fail.
-    ends = begun_as is kept and begun_as.plugins and (plugins is None if store.is_over else store.stop_requested)
+    ends = begun_as is kept and begun_as.plugins and (store.stop_requested or (store.is_over and plugins is None))
     told = store.told_by_code() if ends and store.aggregate_path(0).exists() else None
     if told is not None and not besides:
-        division = store.sharing()
-        begun = Begun(run=begun_as, is_new=False, division=division, told=told, remarks=[], weights_sha256=None)
+        division, remarks = store.sharing(), []
+        if store.is_over:
+            remarks = [Finding("warning", ended_already(written.run))]
+        begun = Begun(run=begun_as, is_new=False, division=division, told=told, remarks=remarks, weights_sha256=None)
         return Prepared(work, configuration, begun, None)
     if plugins is None:
         problems += run_problems(written, configuration, work, where)

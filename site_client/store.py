@@ -21,7 +21,7 @@ noise/RUN                                the secret of a private run's noise; go
 final/RUN/model.safetensors  card.yaml   the chosen model with this site's own parts, ready to predict; its θ
 scratch/                                 a round's models in the plain form, if they travel in another; gone with it
 scratch/torchrun/                        what processes that train together are to do; gone with it
-scratch/dropfed-*/                       what the code of a plug-in is asked, and answers; gone with it
+scratch/dropfed-question-*/              what the code of a plug-in is asked, and answers; gone with it
 scratch/program-*/                       what a program that trains reads and writes; gone with it
 external-trainer.log                     what that program said in the last round
 torchrun.log                             what those processes said in the last round

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import sys
 import tempfile
 import time
@@ -46,7 +45,7 @@ from shared.service import alive
 
 QUESTION, ANSWER, OBSTACLE, OUTPUT = "question.json", "answer.json", "obstacle.json", "output.txt"
 PERCENT, REST = "percent", "rest"
-_PREFIX, _ASKED = "dropfed-", "asked.lock"  # the latter is locked while an answer is waited for
+_PREFIX, _ASKED = "dropfed-question-", "asked.lock"  # the latter is locked while an answer is waited for
 WITH_PLUGINS = "--with-plugins"
 """By what people have a command run the plug-ins that a model or a run names."""
 
@@ -222,26 +221,21 @@ def answered(
 
 @contextmanager
 def _folder_in(scratch: Path | None) -> Iterator[Path]:
-    """Make a folder for one question, and remove it; what is left of one that was killed is for ``clear_questions``."""
-    if scratch is None:
-        with tempfile.TemporaryDirectory(prefix=_PREFIX) as temporary:
-            yield Path(temporary)
-        return
-    folder = scratch / f"{_PREFIX}{secrets.token_hex(8)}"
-    make_folder(folder, 0o700)  # of the daemon's user, also where root asks
-    try:
-        with locked(folder / _ASKED):
-            yield folder
-    finally:
-        remove_tree(folder)
+    """Make a folder for one question, and remove it; what is left of one that was killed is for ``clear_questions``.
+
+    Where root asks, it is root's: nobody else puts a link there that root would follow.
+    """
+    if scratch is not None:
+        make_folder(scratch)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=scratch) as folder, locked(Path(folder, _ASKED)):
+        yield Path(folder)
 
 
 def clear_questions(scratch: Path) -> None:
     """Remove the questions and answers that nobody waits for any more, with what they hold of a site's images."""
-    for folder in scratch.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # of others
-            if not is_locked(folder / _ASKED):
-                remove_tree(folder)
+    for lock in scratch.glob(f"{_PREFIX}*/{_ASKED}"):
+        if not is_locked(lock):
+            remove_tree(lock.parent)
 
 
 def names_of(plugins: Sequence[Plugin]) -> str:

@@ -241,7 +241,9 @@ def test_a_run_that_is_stopped_ends_without_it(wheel: Plugin, tmp_path: Path) ->
     assert (verdict.status, "is not installed here" in verdict.reason) == ("omitted", True)
     (store.home / "stop").unlink()
     store.abort("of its own")
-    assert prepare(work, launched[0]).begun == stopped.begun  # its sites are still told
+    over = prepare(work, launched[0]).begun  # its sites are still told
+    assert over.remarks[0].text.startswith("test-run has ended already")
+    assert over == stopped.begun.model_copy(update={"remarks": over.remarks})
 
 
 @pytest.mark.parametrize(

@@ -193,11 +193,13 @@ def test_what_names_images_lies_in_the_work_directory_and_is_cleared_away(wheel:
     assert len(answered(question, site, [wheel], look, work / SCRATCH)) == 4
     assert QUESTION in seen
     assert list((work / SCRATCH).iterdir()) == []
-    left = work / SCRATCH / "dropfed-killed"
+    left = work / SCRATCH / "dropfed-question-killed"
     left.mkdir()
+    (left / "asked.lock").touch()
+    (left.parent / "dropfed-work").mkdir()
     (left / QUESTION).write_text("names of images")
     clear_questions(work / SCRATCH)
-    assert not left.exists()
+    assert [path.name for path in (work / SCRATCH).iterdir()] == ["dropfed-work"], "which is of others"
 
 
 def test_it_is_held_to_the_offer_by_torchrun_too(does: Path, wheel: Plugin, tmp_path: Path) -> None:
