@@ -16,13 +16,14 @@ from torch import nn
 from shared.exchange.records.run import Privacy
 from shared.learning.batches import even_parts
 from shared.learning.compute import Computing
+from shared.learning.drawing import drawn_by
 from shared.learning.methods.contract import Local, Method
 from shared.learning.objectives import Objective, annealed, loss_of_each_image
 from shared.learning.privacy import epsilon, mechanism
 from shared.learning.private_gradients import PrivateGradients, Secret, sampled_batches
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import SampleT, Task
-from shared.learning.training import Epoch, OnBatch, begin_epoch, device_of, drawing, take_step, view_of
+from shared.learning.training import Epoch, OnBatch, begin_epoch, device_of, take_step, view_of
 
 IMAGES_AT_A_TIME = 8
 """Images whose gradients are held at a time: each takes as much memory as the model."""
@@ -100,7 +101,7 @@ class PrivateRound:
             varied = replace(epoch, seed=seed_for(epoch.seed, "step", step))
             for number, part in enumerate(even_parts(batch, at_a_time) if batch else []):
                 inputs, targets = task.collate([view_of(task, sample, epoch.first_view, varied) for sample in part])
-                with drawing(computing, seed_for(varied.seed, "dropout", number)):
+                with drawn_by(seed_for(varied.seed, "dropout", number), computing.device), computing.arithmetic():
                     logits, term = method.answer(local, inputs.to(device))
                     logits = logits.float()
                 losses = loss_of_each_image(present, logits, targets.to(device))

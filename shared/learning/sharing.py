@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from shared.errors import ConfigurationError, FaultError
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.batch_norm import replace_batch_norm
+from shared.learning.drawing import drawn_by
 from shared.learning.methods.contract import MODEL, Groups, Method, TensorLists
 from shared.learning.models.encoders import Encoder
 from shared.learning.models.layered_head import OwnHead
@@ -57,8 +57,7 @@ def build_network(
             replace_batch_norm(model)
         return model
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for(run_seed, "initial network"))
+    with drawn_by(seed_for(run_seed, "initial network")):
         return method.network(build)
 
 

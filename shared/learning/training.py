@@ -10,7 +10,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, cast
@@ -25,6 +24,7 @@ from shared.learning.batches import count_of_parts, even_parts
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.splits import unit_of
+from shared.learning.drawing import drawn_by
 from shared.learning.loading import Batch, prepared
 from shared.learning.methods.contract import Local, Method, Tensors
 from shared.learning.metrics import Score
@@ -139,7 +139,8 @@ def train_epoch(
                 parts = computing.parts_of(len(planned[done]), has_norms=has_norms)
                 for number, (its_inputs, its_targets, share) in enumerate(_divided(processes, inputs, targets, parts)):
                     draws = (processes.rank, number) if number else (processes.rank,) if processes.rank else ()
-                    with drawing(computing, seed_for(epoch.seed, "dropout", done, *draws)):
+                    seed = seed_for(epoch.seed, "dropout", done, *draws)
+                    with drawn_by(seed, computing.device), computing.arithmetic():
                         logits, term = _pair(method, answer(its_inputs), len(its_inputs))  # (B, K, ...)
                         logits = logits.float()
                     loss, loss_of_image = image_losses(present, logits, its_targets, share)
@@ -201,19 +202,6 @@ def begin_epoch(local: Local, optimizer: torch.optim.Optimizer, epoch: Epoch) ->
     for group in optimizer.param_groups:
         group["lr"] = epoch.learning_rate
     local.network.train()
-
-
-@contextmanager
-def drawing(computing: Computing, seed: int) -> Iterator[None]:
-    """Have a network in training draw what it drops by a seed of its own, in its arithmetic."""
-    device = torch.device(computing.device)
-    on_cuda = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if on_cuda else []), computing.arithmetic():
-        # Not torch.manual_seed: for each kind of device that is not there it notes the stack, a millisecond a step.
-        torch.default_generator.manual_seed(seed)
-        if on_cuda:
-            torch.cuda.manual_seed_all(seed)
-        yield
 
 
 def take_step(

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
-import torch
 from torch import nn
 
 from shared.learning.data.sets import Members
+from shared.learning.drawing import drawn_by
 from shared.learning.models.encoders import build_encoder
 from shared.learning.models.grading_network import learning
 from shared.learning.models.layered_head import LayeredHead
@@ -38,8 +38,7 @@ class FrozenClassification(Classification, Generic[FrozenOptionsT, ImageT]):
         return replace(dataset, repeats=balancing(dataset.train)) if is_whole else dataset
 
     def build_model(self, options: FrozenOptionsT, classes: int, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for(seed, "model"))
+        with drawn_by(seed_for(seed, "model")):
             encoder = build_encoder(options.encoder, options.image_size, self.levels)
             named = options.class_names
             classes, is_own = len(named) if named else classes, named is None

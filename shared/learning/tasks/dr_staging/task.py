@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-import torch
 from torch import nn
 
 from shared.learning.data.graded_images import (
@@ -24,6 +23,7 @@ from shared.learning.data.graded_images import (
 from shared.learning.data.images import list_images, unlabelled_units
 from shared.learning.data.sets import Members
 from shared.learning.data.units import Unit
+from shared.learning.drawing import drawn_by
 from shared.learning.models import AS_READ
 from shared.learning.models.encoders import build_encoder
 from shared.learning.models.grading_network import GradingNetwork, learning
@@ -42,8 +42,7 @@ class DrStaging(terms.DrStaging, Classification):
     head_is_local = True
 
     def build_model(self, options: DrOptions, classes: int, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for(seed, "model"))
+        with drawn_by(seed_for(seed, "model")):
             encoder = build_encoder(options.encoder, options.image_size, self.levels)
             if not options.normalise:
                 encoder.begin_with(Renormalise(self.levels, AS_READ))

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from shared.learning.data.images import list_images, read_image, unlabelled_units
 from shared.learning.data.scans import Scan, read_scans, scan_units, three_channels
 from shared.learning.data.units import Unit
+from shared.learning.drawing import drawn_by
 from shared.learning.models import AS_READ
 from shared.learning.models.encoders import build_encoder
 from shared.learning.models.grading_network import learning
@@ -38,8 +38,7 @@ class RdrClassification(terms.RdrClassification, FrozenClassification[RdrOptions
         if options.head == "layers":
             return super().build_model(options, classes, seed)
         positions = positions_of(options.encoder, options.image_size, self.levels)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for(seed, "model"))
+        with drawn_by(seed_for(seed, "model")):
             encoder = build_encoder(options.encoder, options.image_size, self.levels)
             network = PositionedHead(encoder, len(options.class_names), positions)
             return learning(network, options.train, options.weights)

@@ -32,6 +32,7 @@ from shared.learning.data.images import (
 )
 from shared.learning.data.sets import Members
 from shared.learning.data.units import Listed, Unit
+from shared.learning.drawing import drawn_by
 from shared.learning.metrics import ACCURACY, MACRO_DICE, PixelScores, Score, mean_and_std, pixel_scores
 from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import IGNORED, Objective, by_target
@@ -72,8 +73,7 @@ class OfPixels(Generic[OptionsT]):
     head_is_local = False
 
     def build_model(self, options: OptionsT, classes: int, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for(seed, "model"))
+        with drawn_by(seed_for(seed, "model")):
             return ResidualUNet(
                 widths=options.widths,
                 dropout=options.dropout,

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.spectrograms import SPREAD, read_spectrograms
+from shared.learning.drawing import drawn_by
 from shared.learning.models.encoders import build_encoder
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.weights import load_weights
@@ -36,8 +36,7 @@ class Spectrograms(terms.Spectrograms, SignalClassification[SpectrogramOptions, 
     extension = ".wav"
 
     def build_model(self, options: SpectrogramOptions, classes: int, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for(seed, "model"))
+        with drawn_by(seed_for(seed, "model")):
             encoder = build_encoder(options.encoder, options.image_size, _LEVELS)
             return GradingNetwork(encoder, len(options.labels), "linear")
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from shared.errors import DataError
 from shared.learning.data.images import short_name
 from shared.learning.data.time_series import Window, cut_windows, read_time_series
+from shared.learning.drawing import drawn_by
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.signal_encoder import build_signal_encoder
 from shared.learning.seeds import seed_for
@@ -32,8 +33,7 @@ class TimeSeries(terms.TimeSeries, SignalClassification[TimeSeriesOptions, Windo
     extension = ".csv"
 
     def build_model(self, options: TimeSeriesOptions, classes: int, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for(seed, "model"))
+        with drawn_by(seed_for(seed, "model")):
             return GradingNetwork(build_signal_encoder(len(options.channels)), len(options.labels), "linear")
 
     def input_shape(self, options: TimeSeriesOptions) -> tuple[int, ...]:
