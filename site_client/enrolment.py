@@ -80,7 +80,10 @@ class Enrolment:
         self._outbox.publish_keys()
         if not self.is_accepted:
             self.read_federation()  # with keys that open what a lost disk held
+        if taking_back.exists():
+            self._inbox.learn_keys()  # which the lost disk knew: what an older key signs is not believed until then
         self._take_back_answers(taking_back)
+        self._require_newest()
         if taking_back.exists():
             self._sum_up_restore()
         taking_back.unlink(missing_ok=True)
@@ -112,6 +115,26 @@ class Enrolment:
             logger.warning(
                 "this work directory is older than what this site has signed: its answers are taken back from the "
                 "folder; what stayed here alone is as old as the directory"
+            )
+
+    def _require_newest(self) -> None:
+        """Sign nothing while the folder keeps back what this site signed last.
+
+        It would have a number that was used before, and the aggregator would refuse it for good (protocol 10.1).
+
+        Raises:
+            ActionRequiredError: our heartbeat there speaks of a later message than we have.
+        """
+        content = self._folder.read_or_none(names.STATUS, max_bytes=MAX_RECORD_BYTES)
+        try:
+            told = self._ledger.own.open_status(content).own_head.seq if content is not None else 0
+        except RejectedError:  # anybody may have put it there
+            return
+        if told > (here := self._ledger.own_head.seq):
+            raise ActionRequiredError(
+                f"{names.STATUS} in the folder, which this site signed, speaks of its message {told}, and number "
+                f"{here} is the last there: nothing is signed before the later ones are there again; have the newest "
+                "backup of the folder put back, or ask the aggregator's people for an invite under a new name"
             )
 
     def _sum_up_restore(self) -> None:

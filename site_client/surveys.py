@@ -171,6 +171,7 @@ def describe(work: Path, name: str) -> str:
         canonical(made.model_dump(mode="json")).decode(),
         "",
         "nothing else leaves: no image, no name of a file, no text out of one; null is withheld",
+        "whoever runs the server can read it: no sheet is encrypted, whatever the policy requires of runs",
     ]
     if before := earlier_sheets(ledger, number, division_here(work).blocks):
         lines.append(

@@ -90,11 +90,12 @@ def open_archive(
     work directory.
 
     Args:
-        user: the account for addresses; its password comes from DROPFED_PASSWORD, or is asked for.
+        user: the account for addresses; its password comes from DROPFED_PASSWORD, or is asked for, at each server once.
         secret_key: the file with the private encryption key of a site or of the aggregator; a work directory has it.
 
     Raises:
-        ConfigurationError: a place is none of these, or two are mixed that do not go together.
+        ConfigurationError: a place is none of these, or two are mixed that do not go together; or DROPFED_PASSWORD is
+            there for two servers, one of which it would be shown in vain.
         ActionRequiredError: the key can be read by others, or is none; an address cannot be reached.
     """
     folders: dict[str, Folder] = {}
@@ -102,7 +103,7 @@ def open_archive(
     home = next((place for place in local if _has(place, _AGGREGATORS) and not _is_drop_folder(place)), None)
     if home is not None and len(places) > 1:
         raise ConfigurationError([f"{home}: is the aggregator's work directory, which has every folder; name it alone"])
-    password = os.environ.get("DROPFED_PASSWORD")
+    logins = _logins([place for place in places if is_address(place)], user, ask_password)
     for place in places:
         if not is_address(place):
             if home is not None:
@@ -112,17 +113,7 @@ def open_archive(
             else:
                 folders |= _folders_at(Path(place))
             continue
-        if not place.startswith(("http://", "https://")):
-            raise ConfigurationError(
-                [f"{place}: only https:// addresses can be read; name one, or a copy on this disk"]
-            )
-        if user is None:
-            raise ConfigurationError([f"{place}: name the account with --user"])
-        if password is None:
-            if ask_password is None:
-                raise ConfigurationError([f"{place}: put the password of {user} into DROPFED_PASSWORD"])
-            password = ask_password(user)
-        folders[place] = _folder_at_address(place, user, password, ca_file)
+        folders[place] = _folder_at_address(place, *logins[_server(place)], ca_file)
     if secret_key is not None:
         key: EncryptionKey | None = EncryptionKey.at(secret_key)
     else:
@@ -130,6 +121,42 @@ def open_archive(
     of_folders = [place for place in local if place.is_dir() and str(place) not in folders]
     passed_over = (path for place in of_folders for path in sorted(place.iterdir()) if is_left_by_desktop(path))
     return Archive(folders, tuple(local), key, tuple(passed_over))
+
+
+def _logins(
+    addresses: Sequence[str], user: str | None, ask_password: Callable[[str], str] | None
+) -> dict[str, tuple[str, str]]:
+    """Return the account and its password for each server, none of which sees another's."""
+    logins: dict[str, tuple[str, str]] = {}
+    known = os.environ.get("DROPFED_PASSWORD")
+    for address in addresses:
+        if not address.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                [f"{address}: only https:// addresses can be read; name one, or a copy on this disk"]
+            )
+        if user is None:
+            raise ConfigurationError([f"{address}: name the account with --user"])
+        if (server := _server(address)) in logins:
+            continue
+        if known is not None and logins:
+            raise ConfigurationError(
+                [
+                    f"{address}: DROPFED_PASSWORD is the password of one server, and {next(iter(logins))} is another; "
+                    "unset it, and type each when you are asked"
+                ]
+            )
+        if known is not None:
+            logins[server] = (user, known)
+        elif ask_password is None:
+            raise ConfigurationError([f"{address}: put the password of {user} into DROPFED_PASSWORD"])
+        else:
+            logins[server] = (user, ask_password(f"{user} at {server}"))
+    return logins
+
+
+def _server(address: str) -> str:
+    """Return what of an address names the server."""
+    return "/".join(address.split("/", 3)[:3])
 
 
 def is_address(place: str) -> bool:

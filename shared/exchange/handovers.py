@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from shared.errors import ActionRequiredError, AlreadyExistsError, ProtocolError, RejectedError
+from shared.errors import ActionRequiredError, AlreadyExistsError, DoubtfulError, ProtocolError, RejectedError
 from shared.escaping import quoted
 from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, SITE_CARD, handover_path
 from shared.exchange.records.messages import Handover, Head
@@ -98,7 +98,7 @@ def learn(side: Peer, folder: Folder, mirror: Path, *, accepted: Head, only_name
     """
     for known, content in _shown(side, folder, accepted):
         newest, path = known.handovers[-1], handover_path(known.handovers[-1].number, side.sender)
-        if only_named and newest.key != _named_key(mirror):
+        if only_named and newest.key != named_key(mirror):
             raise ActionRequiredError(
                 f"{path}: the aggregator hands over to the key {newest.key}: ask its people by telephone whether that "
                 f"is theirs; if so, `dropfed-site accept-key {newest.key} --work {quoted(mirror.parent)}`"
@@ -120,7 +120,8 @@ def name_key(work: Path, key: str) -> None:
     write_file(work / NAMED_KEY, key.encode())
 
 
-def _named_key(mirror: Path) -> str | None:
+def named_key(mirror: Path) -> str | None:
+    """Return which key of the aggregator a person at a site has named, if any."""
     path = mirror.parent / NAMED_KEY
     return path.read_text() if path.exists() else None
 
@@ -150,13 +151,19 @@ def publish(own: Peer, folder: Folder, mirror: Path) -> None:
     """Put our hand-overs of the mirror into the folder.
 
     Raises:
-        ActionRequiredError: there is another there.
+        ActionRequiredError: our key has signed another there.
+        DoubtfulError: there is something else there.
     """
-    for handover in own.handovers:
+    for number, handover in enumerate(own.handovers):
         path = handover_path(handover.number, own.sender)
         try:
             folder.create(path, (mirror / path).read_bytes())
         except AlreadyExistsError:
+            there = folder.read(path, max_bytes=MAX_RECORD_BYTES)
+            try:
+                replace(own, handovers=own.handovers[:number]).hand_over(there)
+            except RejectedError as error:
+                raise DoubtfulError(path, f"is not the hand-over that was made here: it {error.reason}") from None
             whose, remedy = (
                 ("the aggregator's", "tell every hospital, and begin a new federation")
                 if own.sender == AGGREGATOR

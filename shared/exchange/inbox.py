@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
-from shared.errors import DoubtfulError, NotFoundError, RejectedError, TransientError
-from shared.exchange.handovers import learn
+from shared.errors import ActionRequiredError, DoubtfulError, NotFoundError, RejectedError, TransientError
+from shared.escaping import quoted
+from shared.exchange.handovers import learn, named_key
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MessageRef, is_weights
 from shared.exchange.records.messages import Status
@@ -62,16 +63,18 @@ class Inbox:
             RejectedError: the sender has signed what no such message may be; it will never be accepted.
             DoubtfulError: manifest or payloads failed twice, which may not be the sender's doing.
             TransientError: they did, but the folder lists the file otherwise.
+            ActionRequiredError: as ``_require_named_key``.
         """
         mirror = self._mirror
         if (accepted := mirror.message(ref)) is not None:
             return accepted
+        self._require_named_key()
         # 1. The manifest passes the only door before a byte of a payload is asked for (protocol 10.1, steps 1 to 12).
         try:
             message = self._open(ref, manifest, answers)
         except DoubtfulError:
             # Its key may have been handed over to meanwhile (protocol 4.3 and 4.4): the next look knows that key.
-            if self._learn_keys():
+            if self.learn_keys():
                 return None
             # What is wrong once may be a torn read; what is wrong twice is reported (protocol 10.2).
             if self._fails_again(ref.path):
@@ -136,7 +139,7 @@ class Inbox:
     def _number_of(self, ref: MessageRef, manifest: bytes) -> int | None:
         """Return the number of a noticed manifest among its sender's; None of one that is not well signed."""
         try:
-            return self._mirror.peer.open_out_of_order(manifest, ref).manifest.seq
+            return self._mirror.peer.open_out_of_order(manifest, ref, head=self._mirror.peer_head).manifest.seq
         except RejectedError:
             return None
 
@@ -146,14 +149,16 @@ class Inbox:
         Raises:
             RejectedError: signature or names do not hold.
         """
-        return self._opened(lambda peer: peer.open_status(content))
+        return self._opened(lambda peer: peer.open_status(content, head=self._mirror.peer_head))
 
     def open_survey(self, content: bytes, number: int) -> Survey:
         """Return a survey of the aggregator that is the other side, and that was not seen before.
 
         Raises:
             RejectedError: signature, names or number do not hold, or it is not well-formed.
+            ActionRequiredError: as ``_require_named_key``.
         """
+        self._require_named_key()
         return self._opened(lambda peer: peer.open_survey(content, number, is_new=True))
 
     def _opened(self, read: Callable[[Peer], RecordT]) -> RecordT:
@@ -161,11 +166,29 @@ class Inbox:
         try:
             return read(self._mirror.peer)
         except RejectedError:
-            if not self._learn_keys():
+            if not self.learn_keys():
                 raise
             return read(self._mirror.peer)
 
-    def _learn_keys(self) -> bool:
+    def _require_named_key(self) -> None:
+        """As a site: have the aggregator's hand-over to the key that a person here has named come first.
+
+        Else who has stolen the key before could go on with it until the aggregator's next message (protocol 4.4).
+
+        Raises:
+            ActionRequiredError: the folder shows no such hand-over.
+        """
+        mirror = self._mirror
+        if mirror.peer.sender != AGGREGATOR or (named := named_key(mirror.root)) is None or named in mirror.peer.keys:
+            return
+        if not self.learn_keys():
+            raise ActionRequiredError(
+                f"the key {named} was named here: nothing of the aggregator is taken before the folder shows the "
+                "hand-over to it; if another is the aggregator's, "
+                f"`dropfed-site accept-key KEY --work {quoted(mirror.root.parent)}` with that one"
+            )
+
+    def learn_keys(self) -> bool:
         """Look for further keys of the other side; return whether there is one.
 
         Raises:

@@ -163,16 +163,19 @@ class Peer:
             DoubtfulError: naming them too, where that may not be the sender's doing.
         """
         # 1 to 9 need the manifest alone.
-        message = self.open_out_of_order(content, ref)
+        message = self.open_out_of_order(content, ref, head=head)
         # 10 and 11 compare it with what was accepted before it. A hand-over names the last message that the key before
-        # it signed (protocol 4.3): so whoever has the old key cannot put another in that place.
+        # it signed (protocol 4.3).
         if any(each.after.seq == head.seq and each.after != head for each in self.handovers):
             _refuse(ref.manifest, "breaks the chain: the sender's key was handed over after another message")
         check_order(message.manifest, ref, head=head, answers=answers, refused=refused)
         return message
 
-    def open_out_of_order(self, content: bytes, ref: MessageRef) -> Message:
+    def open_out_of_order(self, content: bytes, ref: MessageRef, *, head: Head | None = None) -> Message:
         """Check steps 1 to 9, for readers that hold every message and check chain and reply across them.
+
+        Args:
+            head: the sender's last message accepted so far, of readers to whom a message is new.
 
         Raises:
             RejectedError: naming the manifest and the first step that failed.
@@ -185,6 +188,8 @@ class Peer:
         # 5. Each of the sender's keys signs its own stretch of the chain (protocol 4.3 and 4.4).
         if key != self.key_of(manifest.seq):
             _doubt(ref.manifest, f"is signed by another key of {self.sender} than its message {manifest.seq}")
+        if head is not None and key != self.newest_key:
+            self._require_place_left(manifest.seq, digest_of(content), head, ref.manifest)
         # 6. A message of another federation or site, carried here, is nobody's fault: it is doubtful, not refused.
         if (manifest.federation, manifest.site, manifest.sender) != (self.federation, self.site, self.sender):
             _doubt(ref.manifest, f"was written for {manifest.federation}/{manifest.site} by {manifest.sender}")
@@ -207,15 +212,30 @@ class Peer:
                 _refuse(ref.manifest, f"gives {name} a form that it cannot have")
         return Message(ref, manifest, digest_of(content))
 
-    def open_status(self, content: bytes) -> Status:
+    def _require_place_left(self, seq: int, digest: str, head: Head, path: str) -> None:
+        """Check that a key which was handed over can have signed a message here (protocol 10.2).
+
+        Whoever has a copy of that key could sign another for a number that has its message, which is not the sender's
+        doing: all that were accepted have theirs, and the last of the key's stretch, which the hand-over names.
+        """
+        last = next(each.after for each in self.handovers if seq <= each.after.seq)
+        if seq <= head.seq or (seq == last.seq and digest != last.digest):
+            _doubt(path, f"is signed by a key that was handed over, and is another than {self.sender}'s message {seq}")
+
+    def open_status(self, content: bytes, *, head: Head | None = None) -> Status:
         """Check a heartbeat: it is signed by the newest key, or by the one that signed the message it speaks of.
+
+        Args:
+            head: the site's last message accepted so far, of readers to whom the heartbeat is new: a key that was
+                handed over speaks of no earlier one.
 
         Raises:
             RejectedError: signature or names do not hold.
         """
         body, key = self._open_signed(content, STATUS)
         status = _of_protocol(body, Status, STATUS, self.protocol)
-        if key not in (self.newest_key, self.key_of(status.own_head.seq)):
+        is_past = head is not None and status.own_head.seq < head.seq
+        if key != self.newest_key and (is_past or key != self.key_of(status.own_head.seq)):
             _refuse(STATUS, f"is signed by a key of {self.sender} that was handed over before")
         if (status.federation, status.site) != (self.federation, self.site):
             _refuse(STATUS, f"was written for {status.federation}/{status.site}")

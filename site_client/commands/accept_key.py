@@ -1,7 +1,8 @@
 """Name the aggregator's new signing KEY, which its people have told you by telephone.
 
-The daemon follows the present key's hand-over to that key, and to no other. It need not be stopped. Where the folder
-shows a hand-over, the key is compared with it first.
+The daemon follows the present key's hand-over to that key, and to no other, and takes nothing of the aggregator before
+that. It need not be stopped. Where the folder shows a hand-over, the key is compared with it first. To name the present
+key takes back what was named before.
 """
 
 from __future__ import annotations
@@ -30,9 +31,15 @@ def command(key: str, work: Path) -> None:
         raise ConfigurationError(
             [f"KEY: {key} is no public key, which has 64 digits of 0-9 and a-f: one is wrong or missing; type it again"]
         )
+    if key == ledger.peer.newest_key:
+        name_key(work, key)
+        say(f"the key {key} is the aggregator's present one; the daemon waits for no other")
+        return
     if key in ledger.peer.keys:
-        raise ConfigurationError([f"KEY: {key[:16]}… is a key of the aggregator that this site knows already"])
-    later = "once the aggregator's present key hands over to it, and to no other"
+        raise ConfigurationError(
+            [f"KEY: {key[:16]}… is a key that the aggregator has handed over since: type the newest"]
+        )
+    later = "once the aggregator's present key hands over to it, and takes nothing of the aggregator before that"
     try:
         there = _next_key(work, ledger.peer)
     except DropfedError as error:

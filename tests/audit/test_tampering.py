@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.local.webdav_server import EmbeddedServer
+from shared.audit.archive import open_archive
 from shared.audit.cli import main
 from shared.audit.verify import Finding, verify
+from shared.errors import ConfigurationError
 from shared.exchange import names, outbox
 from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records.answers import Withdrawal
@@ -457,6 +459,35 @@ def test_the_command_reads_a_folder_over_webdav(copy: Path, tmp_path: Path) -> N
         assert (code, len(lines), "is no drop folder" in lines[0]) == (2, 1, True)
     finally:
         server.stop()
+
+
+def test_no_server_is_shown_the_password_of_another(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passwords = {"first": "one-secret", "second": "another-secret"}
+    servers = {}
+    for name, password in passwords.items():
+        shutil.copytree(copy, tmp_path / name / "auditor")
+        servers[name] = EmbeddedServer(tmp_path / name, {"auditor": password}, "other-secret")
+        servers[name].start()
+    addresses = {name: server.url_of("auditor") for name, server in servers.items()}
+    try:
+        asked: list[str] = []
+
+        def ask(who: str) -> str:
+            asked.append(who)
+            return next(password for name, password in passwords.items() if f":{servers[name].port}" in who)
+
+        monkeypatch.delenv("DROPFED_PASSWORD", raising=False)
+        archive = open_archive([*addresses.values(), addresses["first"]], user="auditor", ask_password=ask)
+        assert [*archive.folders] == [*addresses.values()]
+        assert asked == [f"auditor at http://127.0.0.1:{server.port}" for server in servers.values()]
+        monkeypatch.setenv("DROPFED_PASSWORD", passwords["first"])
+        with pytest.raises(ConfigurationError, match=rf"^{addresses['second']}: DROPFED_PASSWORD is "):
+            open_archive(list(addresses.values()), user="auditor", ask_password=ask)
+    finally:
+        for server in servers.values():
+            server.stop()
 
 
 def test_whoever_withdrew_must_not_go_on_answering(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def test_a_hospital_goes_on_once_a_person_there_has_named_the_new_key(hospital: 
     for _ in range(2):  # the first look learns the key
         hospital.live()
     assert hospital.hears("two")
-    assert "a key of the aggregator that this site knows already" in named(hospital, new).output
+    assert "is the aggregator's present one; the daemon waits for no other" in named(hospital, new).output
+    assert "is a key that the aggregator has handed over since: type the newest" in named(hospital, before).output
 
     audit = verify(LocalFolder(hospital.drop), aggregator_key=before)
     assert audit.findings == [] and audit.handovers == [RECORD] and audit.aggregator_keys == [before, new]
@@ -101,6 +102,50 @@ def test_a_hospital_goes_on_once_a_person_there_has_named_the_new_key(hospital: 
     page = hospital.home / "audit.html"
     assert CliRunner().invoke(audit_command, ["report", folder, "--html", str(page)]).exit_code == 0
     assert before in (text := page.read_text()) and new in text
+
+
+def test_once_a_key_is_named_nothing_is_taken_before_the_hand_over_to_it(hospital: Hospital) -> None:
+    """Else a thief of the present key could go on with it, whatever the hospital was told by telephone."""
+    before, other = key_of(hospital).public, SigningKey(bytes([7]) * 32).public
+    named(hospital, other)
+    offer(hospital, "two")
+    asks = f"the key {other} was named here: nothing of the aggregator is taken before the folder shows the hand-over "
+    with pytest.raises(ActionRequiredError, match=asks):
+        hospital.live()
+    assert "waits for no other" in named(hospital, before).output
+    hospital.live()
+    assert hospital.hears("two")
+
+    new = rotated(hospital)
+    named(hospital, new)
+    record = (path := hospital.drop / RECORD).read_bytes()
+    path.unlink()  # who can write there keeps it back, and has a copy of the old key
+    offer(hospital, "three")
+    with pytest.raises(ActionRequiredError, match=f"the key {new} was named here"):
+        hospital.live()
+    path.write_bytes(record)
+    for _ in range(2):
+        hospital.live()
+    assert hospital.hears("three")
+
+
+def test_a_site_that_lost_its_disk_believes_no_key_that_was_handed_over(hospital: Hospital) -> None:
+    new = rotated(hospital)
+    named(hospital, new)
+    offer(hospital, "two")
+    for _ in range(2):
+        hospital.live()
+    assert hospital.hears("two")
+    for name in ("mirror", "quarantine", "status.json", handovers.NAMED_KEY):
+        path = hospital.work / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    with pytest.raises(ActionRequiredError, match=f"the aggregator hands over to the key {new}: ask its people"):
+        hospital.live()
+    named(hospital, new)
+    offer(hospital, "three")
+    for _ in range(2):
+        hospital.live()
+    assert hospital.hears("three")
 
 
 def test_a_key_is_compared_with_the_folder_before_it_is_named(hospital: Hospital) -> None:
@@ -166,11 +211,10 @@ def test_a_strangers_hand_over_is_not_followed(hospital: Hospital, caplog: pytes
     )
     write_file(hospital.drop / RECORD, stranger.sign(record.model_dump()))
     offer(hospital, "two")
-    hospital.live()
-    write_file(hospital.drop / MessageRef("abort", "two").manifest, b"{}")
     for _ in range(2):
-        hospital.daemon.step()
-    assert "hand-over" in caplog.text or RECORD in caplog.text
+        with pytest.raises(ActionRequiredError, match=f"the key {stranger.public} was named here: nothing of the aggr"):
+            hospital.live()
+    assert f"{RECORD}: is signed by an unknown key; it is not followed" in caplog.text
     assert not (hospital.work / "mirror" / RECORD).exists()
     assert verify(LocalFolder(hospital.drop)).findings
 

@@ -207,6 +207,81 @@ def test_what_the_old_key_signs_after_the_hand_over_is_not_taken(
     assert hospital.hears("three")
 
 
+def test_what_a_copy_of_the_old_key_signs_for_a_number_that_was_used_is_held_against_nobody(
+    hospital: Hospital, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was the site's key when it signed that number: only what was accepted under it tells that this is another."""
+    stolen = own_key(hospital.work)
+    rotate(hospital.work)
+    answer(hospital, "two")
+    hospital.offer(run_configuration(run="three", sites=["north"], quorum=1))
+    first = json.loads((hospital.drop / MessageRef("consent", "one").manifest).read_bytes())["body"]
+    ref = MessageRef("consent", "three")
+    LocalFolder(hospital.drop).create(ref.manifest, stolen.sign(first | {"run": "three"}))
+    assert not hospital.hears("three")
+    assert "is signed by a key that was handed over, and is another than north's message 1: it is not " in caplog.text
+    assert not hospital.channel.ledger.is_settled(ref)
+    inbox, withdrawal = hospital.channel.inbox, MessageRef("withdrawal", "two")
+    leaves = stolen.sign(first | {"kind": "withdrawal", "run": "two", "files": {}})
+    assert not inbox.is_signed(withdrawal, leaves)
+    real = json.loads((hospital.drop / names.STATUS).read_bytes())["body"]
+    of_one = {"own_head": {"seq": 1, "digest": first["files"][names.CONSENT]["sha256"]}}
+    with pytest.raises(RejectedError, match="signed by a key of north that was handed over before"):
+        inbox.open_status(stolen.sign(real | of_one))
+    shutil.rmtree(hospital.drop / ref.path)
+    hospital.live()
+    assert hospital.hears("three")
+
+
+def test_the_old_key_replaces_no_message_that_the_hand_over_names(hospital: Hospital) -> None:
+    """The aggregator knows of the hand-over before it has read the last message that the old key signed."""
+    stolen, ref = own_key(hospital.work), MessageRef("consent", "two")
+    hospital.offer(run_configuration(run="two", sites=["north"], quorum=1))
+    hospital.live()
+    rotate(hospital.work)
+    hospital.live()
+    assert hospital.channel.inbox.learn_keys()
+    real = (path := hospital.drop / ref.manifest).read_bytes()
+    path.write_bytes(stolen.sign(json.loads(real)["body"] | {"created": "2026-11-21T09:30:00Z"}))
+    assert not hospital.hears("two")
+    assert not hospital.channel.ledger.is_settled(ref)
+    path.write_bytes(real)
+    assert hospital.hears("two")
+
+
+def test_a_site_that_lost_its_disk_signs_nothing_while_the_folder_keeps_its_last_message_back(
+    hospital: Hospital,
+) -> None:
+    answer(hospital, "two")
+    hospital.live()
+    kept, last = hospital.home / "kept", hospital.drop / MessageRef("consent", "two").path
+    last.rename(kept)
+    for name in ("mirror", "quarantine", "status.json"):
+        path = hospital.work / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    hospital.offer(run_configuration(run="three", sites=["north"], quorum=1))
+    with pytest.raises(ActionRequiredError, match="speaks of its message 2, and number 1 is the last there"):
+        hospital.live()
+    kept.rename(last)
+    hospital.live()
+    assert hospital.hears("three")
+    assert verify(LocalFolder(hospital.drop)).findings == []
+
+
+@pytest.mark.parametrize("content", [b"{}", SigningKey(b"\x07" * 32).sign({"kind": "handover"})])
+def test_nonsense_in_the_place_of_a_hand_over_accuses_nobody_of_having_the_key(
+    hospital: Hospital, content: bytes
+) -> None:
+    LocalFolder(hospital.drop).create("keys/0002.json", content)
+    rotate(hospital.work)
+    with pytest.raises(
+        ActionRequiredError, match=r"is not the hand-over that was made here: it .*: it is not taken, nor"
+    ):
+        hospital.live()
+    (hospital.drop / "keys" / "0002.json").unlink()
+    answer(hospital, "two")
+
+
 def test_a_thief_who_hands_the_key_over_is_seen_by_all(hospital: Hospital, caplog: pytest.LogCaptureFixture) -> None:
     """The thief takes the name over; that cannot be hidden, and the site itself stops at its next start."""
     stolen, thief = own_key(hospital.work), SigningKey(b"\x07" * 32)
