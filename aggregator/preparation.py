@@ -62,7 +62,7 @@ from shared.learning.plugins import required_by, wheel_behind
 from shared.learning.requirements import Requirements, requirements
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import scored_rounds
-from shared.learning.sharing import ANY_CLASSES, network_of, sharing
+from shared.learning.sharing import ANY_CLASSES, learns_features, network_of, sharing
 from shared.learning.targets import classes_text, target_counts
 from shared.learning.tasks import task_named, task_names
 from shared.learning.tasks.contract import Collection, Task
@@ -408,6 +408,9 @@ def _remarks(
         rest = "all that learns but the head" if learning.division.personal else "all that learns"
         none = "this network has none that learns"
         yield Finding("note", f"method: {run.method} keeps each site's BatchNorm there, and {none}: {rest} travels")
+    if learning.method.compares_features and not learns_features(learning.model):
+        told = f"{run.method} compares features, and nothing that makes them learns: it does what fedavg does"
+        yield Finding("warning", f"method: {told}; set projection, or train all or lora")
     if by_default:
         yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(by_default)}")
     if run.task != EXTERNAL:

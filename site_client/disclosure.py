@@ -29,7 +29,7 @@ from shared.exchange.tables import (
     error_of,
     write_metrics,
 )
-from shared.learning.data.splits import unit_of
+from shared.learning.data.splits import block_of
 from shared.learning.metrics import MEANS_OVER_CLASSES, OF_CHOSEN, OF_CLASS, Score, ranking
 from shared.learning.objectives import LOSS
 from shared.learning.reliability import MeasuredUncertainty
@@ -198,8 +198,7 @@ def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[
     of_block: dict[int | str, set[int]] = defaultdict(set)
     for sample in samples:
         if (grade := getattr(sample, "grade", None)) is not None:
-            unit = unit_of(sample.id)
-            of_block[blocks.get(unit, unit)].add(grade)  # what was never dealt is by itself
+            of_block[block_of(sample.id, blocks)].add(grade)
     torn = {grade for grades in of_block.values() if len(grades) > 1 for grade in grades}
     if not torn:
         return OF_CHOSEN

@@ -42,7 +42,7 @@ from shared.learning.schedules import is_scored
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import grouped, network_of, require_declared, staying
 from shared.learning.standard_error import Jackknife
-from shared.learning.targets import target_counts
+from shared.learning.targets import target_counts, trained_counts
 from shared.learning.tasks.classification import balanced
 from shared.learning.tasks.contract import Dataset, Evaluation, Sample, Task
 from shared.learning.tasks.terms import Options
@@ -595,8 +595,7 @@ class Trainer:
         objective = self.method.objective(round_no, self.run.rounds)
         if self.method.options.class_weights == "none":
             return objective
-        counts = target_counts(self.task, dataset.train, len(dataset.classes)).sum(0).tolist()
-        return Weighted(objective, balanced_weights(counts))
+        return Weighted(objective, balanced_weights(trained_counts(self.task, dataset)))
 
     def _optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         return new_optimizer(network, self.options, self.run.learning_rate.initial)

@@ -26,7 +26,7 @@ from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MAX_ROUND, METRICS, RELIABILITY
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.answers import Reliability
-from shared.exchange.records.run import RunConfiguration
+from shared.exchange.records.run import Mean, RunConfiguration
 from shared.exchange.records.tensors import TensorList
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN, Wire
@@ -39,7 +39,7 @@ from shared.learning.choice import choose, ends_early
 from shared.learning.combine import checked_groups
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.sets import Members
-from shared.learning.data.splits import SplitPlan
+from shared.learning.data.splits import SPLITS, SplitPlan, block_of
 from shared.learning.gain import Gain, gains
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import MODEL
@@ -403,8 +403,8 @@ def _size(files: Iterable[Path]) -> int:
 
 
 def _run_of_one(run: RunConfiguration, site: str) -> RunConfiguration:
-    """Return the same run with one site."""
-    return run.model_copy(update={"sites": [site], "quorum": 1, "sites_per_round": None})
+    """Return the same run with one site, whose answer is the aggregate by any rule, though most rules want several."""
+    return run.model_copy(update={"sites": [site], "quorum": 1, "sites_per_round": None, "combination": Mean()})
 
 
 def pooled(sites: Mapping[str, Site]) -> Site:
@@ -435,7 +435,15 @@ def pooled(sites: Mapping[str, Site]) -> Site:
         for name, site in sites.items()
         for image, group in site.dataset.groups.items()
     }
-    dataset = Dataset(*images, first.dataset.classes, repeats=repeats, groups=groups)
+    # Two sites number their blocks alike, and an image here is no unit of either: each is named with its own block.
+    numbers: dict[tuple[str, int | str], int] = {}
+    blocks = {
+        f"{name}/{sample.id}": numbers.setdefault((name, block_of(sample.id, site.dataset.blocks)), len(numbers))
+        for name, site in sites.items()
+        for split in SPLITS
+        for sample in getattr(site.dataset, split)
+    }
+    dataset = Dataset(*images, first.dataset.classes, repeats=repeats, blocks=blocks, groups=groups)
     return Site(first.trainer, dataset, {name: site.dataset.test for name, site in sites.items()})
 
 

@@ -99,7 +99,10 @@ def _features(
             seen = cast(Network, model).features(inputs.to(device_of(model))).cpu()  # (B, D, ...)
         for sample, of_image, truth in zip(batch, seen, targets, strict=True):
             drawn = draw_targets(truth.reshape(-1).numpy(), seed_for(seed, "probe", sample.id))
-            features.append(of_image.movedim(0, -1).reshape(-1, of_image.shape[0])[drawn].double().numpy())
+            seen_at = of_image.movedim(0, -1).reshape(-1, of_image.shape[0])  # (places, D)
+            if truth.ndim == 0:  # one label for all places, as of a scan
+                seen_at = seen_at.mean(0, keepdim=True)
+            features.append(seen_at[drawn].double().numpy())
             labels.append(truth.reshape(-1)[drawn].numpy())
             image_of.append(np.full(len(drawn), number))
             number += 1

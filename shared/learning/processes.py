@@ -192,7 +192,7 @@ def _common_norms(network: nn.Module) -> Iterator[None]:
 
 
 class _CommonBatchNorm(_BatchNorm):
-    """What ``nn.SyncBatchNorm`` does on GPUs alone. Running statistics are left as they are: they are measured anew."""
+    """What ``nn.SyncBatchNorm`` does on GPUs alone."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.training:
@@ -205,10 +205,21 @@ class _CommonBatchNorm(_BatchNorm):
         total = sums[-1]
         centred = values - (sums[:-1] / total).view(channels)  # (B, C, ...)
         variance = _differentiable_sum((centred**2).sum(over)) / total  # (C,)
+        self._follow(sums[:-1] / total, variance * total / (total - 1))
         normalised = centred * (variance + self.eps).rsqrt().view(channels)
         if self.affine:
             normalised = normalised * self.weight.view(channels) + self.bias.view(channels)
         return normalised.to(inputs.dtype)
+
+    @torch.no_grad()
+    def _follow(self, mean: Tensor, variance: Tensor) -> None:
+        """Move the running statistics towards those of a batch, as ``nn.BatchNorm2d`` does: (C,), (C,)."""
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        self.num_batches_tracked += 1
+        share = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean), share)
+        self.running_var.lerp_(variance.to(self.running_var), share)
 
     def _check_input_dim(self, inputs: Tensor) -> None:
         """Accept inputs of any shape that the replaced layer has let pass."""

@@ -16,7 +16,7 @@ from shared.learning.batch_norm import replace_batch_norm
 from shared.learning.drawing import drawn_by
 from shared.learning.methods.contract import MODEL, Groups, Method, TensorLists
 from shared.learning.models.encoders import Encoder
-from shared.learning.models.layered_head import OwnHead
+from shared.learning.models.grading_network import OwnHead
 from shared.learning.models.lora import LowRankUpdate
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import Network, Task
@@ -59,6 +59,12 @@ def build_network(
 
     with drawn_by(seed_for(run_seed, "initial network")):
         return method.network(build)
+
+
+def learns_features(network: nn.Module) -> bool:
+    """Return whether training moves anything before the heads of a ``Network``."""
+    of_heads = {parameter for head in cast(Network, network).heads for parameter in head.parameters()}
+    return any(parameter.requires_grad and parameter not in of_heads for parameter in network.parameters())
 
 
 def network_of(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from shared.learning.objectives import IGNORED
-from shared.learning.tasks.contract import Sample, Task
+from shared.learning.tasks.contract import Dataset, Sample, Task
 
 
 def target_counts(task: Task, samples: Sequence[Sample], classes: int) -> Tensor:
@@ -19,6 +20,14 @@ def target_counts(task: Task, samples: Sequence[Sample], classes: int) -> Tensor
         for of_one in task.collate(batch)[1]
     ]
     return torch.stack(counts) if counts else torch.zeros(0, classes, dtype=torch.int64)
+
+
+def trained_counts(task: Task, dataset: Dataset[Any]) -> list[int]:
+    """Return how many targets of each class an epoch trains on: of an image that is taken twice, all twice."""
+    often = [dataset.repeats.get(sample.id, 1) for batch in task.batches(dataset.train) for sample in batch]
+    counts = target_counts(task, dataset.train, len(dataset.classes)) * torch.tensor(often)[:, None]  # (N, K)
+    total: list[int] = counts.sum(0).tolist()
+    return total
 
 
 def classes_text(counts: Tensor, classes: Sequence[str]) -> str:

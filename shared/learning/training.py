@@ -23,11 +23,12 @@ from shared.learning.batch_norm import batch_norms
 from shared.learning.batches import count_of_parts, even_parts
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.augmentation import Augmentation
-from shared.learning.data.splits import unit_of
+from shared.learning.data.splits import block_of
 from shared.learning.drawing import drawn_by
 from shared.learning.loading import Batch, prepared
 from shared.learning.methods.contract import Local, Method, Tensors
 from shared.learning.metrics import Score
+from shared.learning.models.ensembles import apart
 from shared.learning.objectives import LOSS, Objective, Share, annealed, image_losses, unweighted
 from shared.learning.processes import Processes
 from shared.learning.seeds import seed_for
@@ -209,13 +210,14 @@ def take_step(
 ) -> None:
     """Step by the gradients, and by what a method adds to those of the shared parameters in training.
 
-    Their sum is clipped, if it is to be.
+    Their sum is clipped, if it is to be: each member's of an ensemble, which learns as if it were alone.
     """
     for name, addend in _addends(method, local).items():
         if (gradient := local.x[name].grad) is not None:
             gradient.add_(addend)
     if max_grad_norm is not None:
-        nn.utils.clip_grad_norm_(local.network.parameters(), max_grad_norm)
+        for alone in apart(local.network):
+            nn.utils.clip_grad_norm_(alone.parameters(), max_grad_norm)
     optimizer.step()
     local.note_step(optimizer)
 
@@ -334,7 +336,7 @@ def evenly(samples: Sequence[SampleT], most: int | None, blocks: Mapping[str, in
         return samples
     of_block: dict[int | str, list[SampleT]] = defaultdict(list)
     for sample in samples:
-        of_block[blocks.get(unit := unit_of(sample.id), unit)].append(sample)
+        of_block[block_of(sample.id, blocks)].append(sample)
     taken = list(of_block.values())[:: math.ceil(len(samples) / most) or 1]
     return [sample for block in taken for sample in block]
 

@@ -24,6 +24,7 @@ from shared.learning.methods.fedprox import FedProx
 from shared.learning.model_files import save_tensors
 from shared.learning.models.early_exits import EarlyExits, exit_block, hidden_widths
 from shared.learning.models.encoders import ENCODERS, build_encoder
+from shared.learning.models.ensembles import DropoutPasses
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.temperature import HIGHEST, LOWEST, best_temperature
 from shared.learning.objectives import CrossEntropy, image_losses
@@ -36,7 +37,7 @@ from shared.learning.schedules import round_configuration
 from shared.learning.sharing import build_network, sharing, staying
 from shared.learning.tasks import task_named
 from shared.learning.tolerance import HeldOutSet
-from shared.learning.training import Epoch, evaluate, measure_statistics, train_epoch
+from shared.learning.training import Epoch, evaluate, measure_statistics, take_step, train_epoch
 from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
 from site_client.train import Files, Trainer
@@ -280,6 +281,26 @@ def test_images_have_what_is_dropped_drawn_each_for_itself_unless_the_run_is_old
         assert torch.equal(dropped[:, 0][:, both], dropped[:, 2][:, both]) == alike
 
 
+def test_windows_of_an_image_have_the_same_values_dropped():
+    """Networks of windows see each image's, one after the other, as a batch."""
+
+    class Windows(nn.Module):
+        classes, heads = 2, ()
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout = nn.Dropout(0.5)
+
+        def forward(self, inputs):  # (B, W, D) -> (B, W, D)
+            return self.dropout(inputs.flatten(0, 1)).view_as(inputs)
+
+    network = DropoutPasses(Windows(), 3).eval()
+    images = torch.ones(2, 4, 50) * torch.tensor([1.0, 2.0])[:, None, None]
+    dropped = network(images) == 0  # (B, passes, W, D)
+    assert (dropped == dropped[:, :, :1]).all()
+    assert not torch.equal(dropped[0], dropped[1]) and not torch.equal(dropped[:, 0], dropped[:, 1])
+
+
 def test_a_pass_keeps_or_drops_whole_values_and_their_mean():
     """Before the last layer of a linear head: each feature is 0 or twice itself, and on average itself."""
     network = built("dr_staging", opened("mc_dropout", passes=100), head="linear").eval()
@@ -373,6 +394,32 @@ def test_the_number_of_images_weighs(name):
 def test_what_an_optimizer_remembers_lasts_under_fedee():
     assert opened("fedee").options.keep_optimizer
     assert not opened("fedee", keep_optimizer=False).options.keep_optimizer
+
+
+def test_a_head_that_answers_once_for_many_places_is_refused_by_mdt():
+    with pytest.raises(ConfigurationError, match="take head: layers"):
+        build_network(
+            task := task_named("rdr_classification"),
+            open_method("mdt", {}),
+            task.options({"encoder": "small", "weights": "random", "image_size": 32, "head": "released"}),
+            2,
+            run_seed=1,
+        )
+
+
+def test_each_member_is_clipped_alone(data):
+    """The gradients of one that explodes hold the others back no more."""
+    steps = []
+    for method in (opened("deep_ensembles"), open_method("fedavg", {})):
+        network = built("dr_staging", method)
+        members = network.members if method.name == "deep_ensembles" else [network]
+        for number, member in enumerate(members):
+            for parameter in member.parameters():
+                parameter.grad = torch.full_like(parameter, 1.0 + 1e3 * number)
+        before = next(members[0].parameters()).clone()
+        take_step(method, Local(network), torch.optim.SGD(network.parameters(), lr=1.0), max_grad_norm=0.5)
+        steps.append(next(members[0].parameters()) - before)
+    assert torch.allclose(*steps) and steps[0].abs().max() > 0
 
 
 def test_a_task_without_an_encoder_is_refused_in_one_sentence(tmp_path):

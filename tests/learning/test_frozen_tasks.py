@@ -19,6 +19,7 @@ from shared.learning.data.scans import PICTURES, read_scans, three_channels
 from shared.learning.data.splits import Folds, SplitPlan
 from shared.learning.new_runs import as_of_now
 from shared.learning.run_checks import check_together
+from shared.learning.targets import trained_counts
 from shared.learning.tasks import task_named
 from shared.learning.tasks.classification import balanced, balancing, drawing
 from shared.learning.training import Epoch, plan_batches
@@ -169,6 +170,7 @@ def test_images_of_rare_classes_are_seen_more_often_and_count_once(data):
     views = len(rare) * often[rare[0].id]
     assert abs(views - len(common)) <= len(rare)
     assert len(seen) == len(common) + views
+    assert trained_counts(task_named("rdr_classification"), dataset) == [len(common), views]
     assert opened("rdr_classification", data / "rdr_classification" / "north", balance=False).repeats == {}
 
 

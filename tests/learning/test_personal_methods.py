@@ -14,6 +14,7 @@ from aggregator.cli import main as aggregator
 from aggregator.setup import initialise
 from shared.errors import ConfigurationError
 from shared.exchange.reading import dump_yaml
+from shared.exchange.records.run import Median
 from shared.learning.batch_norm import batch_norms
 from shared.learning.compute import EXACT
 from shared.learning.methods import open_method
@@ -27,6 +28,7 @@ from shared.learning.schedules import round_configuration
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.octa_segmentation.task import OctaSegmentation
+from shared.learning.training import evenly
 from site_client.configuration import Policy
 from site_client.train import Files, Trainer
 from studies.simulation import POOLED, open_public, open_sites, pooled, run_rounds
@@ -313,6 +315,14 @@ def test_moons_projection_is_the_released_ones_and_travels():
     }
     listed = sharing(task_named(run.task), open_method("moon", run.method_options), network)
     assert "projection.second.weight" in listed.tensors and listed.personal == ["head.weight", "head.bias"]
+    own = run.model_copy(
+        update={
+            "task": "image_classification",
+            "task_options": {"encoder": "small", "weights": "random", "image_size": 32, "labels": "own", "hidden": []},
+        }
+    )
+    listed = sharing(task_named(own.task), open_method("moon", own.method_options), network_of(own))
+    assert listed.personal == ["head.classify.weight", "head.classify.bias"]
     with pytest.raises(ConfigurationError, match="projection needs an encoder"):
         network_of(octa_run("moon", method_options={"projection": 6}))
 
@@ -509,10 +519,11 @@ def test_the_model_is_never_a_mean():
 def test_a_single_site_is_a_federation_of_one(tmp_path):
     run = octa_run("single_site", quorum=2)
     outcome, _ = played(run, tmp_path)
+    by_median, _ = played(run.model_copy(update={"combination": Median(rule="median")}), tmp_path)
     assert outcome.sent_bytes == 0
     for site in run.sites:
         alone, _ = played(octa_run("fedavg", sites=[site]), tmp_path)
-        assert outcome.tests[site] == alone.tests[site]
+        assert by_median.tests[site] == outcome.tests[site] == alone.tests[site]
         assert outcome.chosen[site] == alone.chosen[site]
         assert {number: rows[site] for number, rows in outcome.rows.items()} == {
             number: rows[site] for number, rows in alone.rows.items()
@@ -535,6 +546,8 @@ def test_centralised_trains_on_all_images_and_scores_each_sites_own(tmp_path):
     assert len(set(ids)) == 12
     assert not set(ids) & {sample.id for sample in (*whole.dataset.validation, *whole.dataset.test)}
     assert len({whole.dataset.groups[image] for image in ids}) == 12  # nor is anybody taken for another
+    some = [sample.id.split("/")[0] for sample in evenly(whole.dataset.train, 6, whole.dataset.blocks)]
+    assert set(some) == {"north", "south"} and len(some) < len(ids)
     twins = pooled({"north": sites["north"], "twin": sites["north"]})  # sites may name their images alike
     assert len({sample.id for sample in twins.dataset.train}) == 12
     for site in run.sites:
@@ -558,6 +571,11 @@ UNFIT = {
     "scaffold by adam": (
         staging_run(method="scaffold", task_options=ADAM),
         "task_options: scaffold computes with step sizes, which SGD alone has: set `optimizer: sgd`",
+    ),
+    "fedap, not all asked": (
+        octa_run("fedap", sites_per_round=1, method_options={"common_model": True}),
+        "method_options: common_model: each site measures the first model that it receives, which is one and the same "
+        "only where all are asked: set it to false, or leave sites_per_round out",
     ),
     "sequential, two needed": (
         octa_run("sequential", quorum=2),

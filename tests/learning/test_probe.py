@@ -43,6 +43,13 @@ def diverged(inputs):
     return colours(inputs) * torch.nan
 
 
+def places(inputs):
+    """Many places, of which the corner alone tells nothing: (B, 3, H, W) -> (B, 3, 2, 2)."""
+    told = torch.zeros(len(inputs), 3, 2, 2)
+    told[:, :, 1, 1] = colours(inputs)
+    return told
+
+
 def images(counts=(20, 8, 5), spread=4.0):
     """Grey images: so many of each grade, the brighter the higher their grade."""
     rng = np.random.default_rng(1)
@@ -60,6 +67,10 @@ def score(read=colours, made=None, seed=1):
 
 def test_features_that_tell_all_score_one():
     assert score() == 1.0
+
+
+def test_of_an_image_with_one_label_the_features_of_all_places_count():
+    assert score(places) == score() == 1.0
 
 
 def test_features_that_tell_nothing_score_as_much_as_guessing_and_not_the_most_frequent_class():

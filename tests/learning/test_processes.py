@@ -47,7 +47,16 @@ def tensors_of(came_to):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("mean", 3), ("scaffold", 2), ("fedprox", 2), ("term", 2), ("unet", 2), ("unet", 3), ("grading", 2)],
+    [
+        ("mean", 3),
+        ("scaffold", 2),
+        ("fedprox", 2),
+        ("term", 2),
+        ("unet", 2),
+        ("unet", 3),
+        ("grading", 2),
+        ("followed", 2),
+    ],
 )
 def test_together_they_come_to_what_one_comes_to(name, count, tmp_path):
     alone = train(name)

@@ -40,6 +40,7 @@ class Training:
 
     Args:
         equal: images are of one size.
+        refreshes: BatchNorm's statistics are measured anew after each epoch.
     """
 
     network: Callable[[], nn.Module]
@@ -48,6 +49,7 @@ class Training:
     equal: bool = True
     rate: float = 0.1
     copies: int = 0
+    refreshes: bool = True
 
 
 def plain() -> nn.Module:
@@ -102,6 +104,9 @@ TRAININGS = {
     "grading": Training(
         lambda: GradingNetwork("small", 3, "released"), lambda: open_method("fedbn", {}), grades=True, rate=0.01
     ),
+    "followed": Training(
+        lambda: ResidualUNet(widths=(4, 8), dropout=0.0, classes=2), lambda: open_method("mean", {}), refreshes=False
+    ),
     "dropout": Training(
         lambda: ResidualUNet(widths=(4, 8), dropout=0.5, classes=2), lambda: TellsDraw(MethodOptions())
     ),
@@ -146,7 +151,7 @@ def train(name: str, computing: Computing = EXACT) -> dict[str, Any]:
             local,
             optimizer,
             samples,
-            epoch=Epoch(training.rate, 4, 5 + number, augmentation),
+            epoch=Epoch(training.rate, 4, 5 + number, augmentation, refreshes=training.refreshes),
             objective=objective,
             on_batch=lambda done, total: None,
             computing=computing,

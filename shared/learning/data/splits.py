@@ -59,6 +59,12 @@ def unit_of(sample_id: str) -> str:
     return sample_id.partition("/")[0]
 
 
+def block_of(sample_id: str, blocks: Mapping[str, int]) -> int | str:
+    """Return the block of a sample, by its own id or its unit's; one that was never dealt is its unit's own."""
+    unit = unit_of(sample_id)
+    return blocks.get(sample_id, blocks.get(unit, unit))
+
+
 class SplitPlan(BaseModel):
     """How a site's blocks are dealt out to sets. The fractions, of images, add up to 1."""
 

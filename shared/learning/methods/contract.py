@@ -236,6 +236,8 @@ class Method(terms.Terms):
     name: ClassVar[str]
     about_batch_norm: ClassVar[bool] = False
     """Whether it is about each site's BatchNorm, which private training has none of."""
+    compares_features: ClassVar[bool] = False
+    """Whether training moves features towards other models', for which something before the heads must learn."""
     sends_features: ClassVar[bool] = False
     """Whether it sends sums over the features of validation images, to which no noise is added."""
     needs_sgd: ClassVar[bool] = False

@@ -22,10 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shared.errors import ConfigurationError
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.learning.methods import terms
 from shared.learning.methods.contract import Array, Contribution, Groups, Local, Tensors
 from shared.learning.methods.fedavg import FedAvg
+from shared.learning.models.positioned_head import PositionedHead
 from shared.learning.models.temperature import Tempered, best_temperature
 from shared.learning.objectives import by_target
 from shared.learning.reliability import draw_targets
@@ -45,8 +47,17 @@ class Mdt(terms.Mdt, FedAvg):
     """Sums over all images of products of two features."""
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
-        """Return the task's, with T(x) = 1 until ``ready``."""
-        return Tempered(super().network(build))
+        """Return the task's, with T(x) = 1 until ``ready``.
+
+        Raises:
+            ConfigurationError: its head sees features at many places of an image, and answers once for all of them.
+        """
+        network = super().network(build)
+        if isinstance(network, PositionedHead):
+            raise ConfigurationError(
+                ["task_options: head: mdt reads a temperature from what the head sees of an image; take head: layers"]
+            )
+        return Tempered(network)
 
     def personal(self, network: nn.Module) -> Iterable[nn.Module]:
         """Return T, which stays at the site: training neither moves it nor needs it."""

@@ -42,6 +42,7 @@ class Moon(terms.Moon, FedAvg):
 
     name = "moon"
     networks_beside = 2
+    compares_features = True
 
     def network(self, build: Callable[[int], nn.Module]) -> nn.Module:
         """Return the task's network, or its encoder with a projection.

@@ -98,11 +98,18 @@ class DropoutPasses(nn.Module):
             return values
         drawn = [torch.rand(values.shape[1:], generator=drawing) for drawing in self._drawing]
         stays = torch.stack(drawn) >= dropout.p  # (B, ...), or (1, ...) for all images alike
+        if len(values) > len(stays) > 1:  # windows of images, one image after the other
+            stays = stays.repeat_interleave(len(values) // len(stays), dim=0)
         return values * (stays / (1 - dropout.p)).to(values)
 
 
 def _digest(image: Tensor) -> bytes:
     return hashlib.sha256(image.detach().float().cpu().contiguous().numpy().tobytes()).digest()
+
+
+def apart(network: nn.Module) -> Sequence[nn.Module]:
+    """Return a network's members, which know nothing of each other, or itself."""
+    return list(network.members) if isinstance(network, SideBySide) else [network]
 
 
 def answers_of(network: nn.Module) -> int:

@@ -15,6 +15,10 @@ HeadName = Literal["released", "linear"]
 HIDDEN = 512
 
 
+class OwnHead(nn.Sequential):
+    """A head that stays at each site, because its classes are the site's own."""
+
+
 class EncoderAndHead(nn.Module):
     """A network of one encoder and one head.
 
@@ -84,7 +88,9 @@ class Projected(EncoderAndHead):
     """
 
     def __init__(self, network: EncoderAndHead, width: int) -> None:
-        super().__init__(network.encoder, nn.Linear(width, network.classes), network.classes)
+        last = nn.Linear(width, network.classes)
+        is_own = isinstance(network.head, OwnHead)
+        super().__init__(network.encoder, OwnHead(OrderedDict(classify=last)) if is_own else last, network.classes)
         features = network.encoder.width
         self.projection = nn.Sequential(
             OrderedDict(first=nn.Linear(features, features), relu=nn.ReLU(), second=nn.Linear(features, width))

@@ -8,11 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from shared.learning.models.encoders import Encoder
-from shared.learning.models.grading_network import EncoderAndHead
-
-
-class OwnHead(nn.Sequential):
-    """A head that stays at each site, because its classes are the site's own."""
+from shared.learning.models.grading_network import EncoderAndHead, OwnHead
 
 
 class LayeredHead(EncoderAndHead):
