@@ -49,6 +49,7 @@ _DIFFERENCE = "_difference"
 _SHARES = rf"({_SCORES})(_mean|_std|({_DIFFERENCE})?{ERROR})?|accuracy_of_[0-9]{{1,3}}|ood_auroc"
 _COUNTS = re.compile(rf"{IMAGES_OF}[0-9]{{1,3}}")
 _DIFFERENCES = re.compile(rf"({_SCORES}){_DIFFERENCE}")
+_ERRORS = re.compile(rf"({_SCORES})({_DIFFERENCE})?{ERROR}")
 _DECLARED = re.compile(
     rf"{_DIFFERENCES.pattern}|loss_(ice|kl|tce|dice)|{_SHARES}|{EPSILON}|{MICRO_BATCH}|{_COUNTS.pattern}"
 )
@@ -124,8 +125,8 @@ def difference_of(column: str) -> str:
 
 def is_support(column: str) -> bool:
     """Return whether a column tells how much a score is over, how it was trained or compared, and is none itself."""
-    is_error = column.endswith(ERROR) and column != "calibration_error"
-    return is_error or _is_count(column) or _DIFFERENCES.fullmatch(column) is not None
+    # Not every name that ends in _error is a standard error: calibration_error and cup_to_disc_error are scores.
+    return _is_count(column) or any(form.fullmatch(column) for form in (_ERRORS, _DIFFERENCES))
 
 
 def _is_count(column: str) -> bool:

@@ -18,7 +18,7 @@ from shared.errors import RejectedError
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import RoundConfiguration, RunConfiguration
 from shared.exchange.tables import MetricsRow, is_support, read_metrics, write_metrics
-from shared.learning.measures import task_of
+from shared.learning.measures import OF_SHAPES, task_of
 from shared.learning.metrics import Score
 from shared.learning.new_runs import as_of_now
 from shared.learning.objectives import CrossEntropy, Ensemble
@@ -215,6 +215,14 @@ def test_a_report_shows_what_a_score_is_over() -> None:
     assert table.header == ("site", "before training", "after", "chosen model ± 1.96 standard errors", "test images")
     assert [cell.text for cell in table.shown[0]] == ["north", "0.800", "0.800", "0.702 to 0.898", "40"]
     assert table.notes[-1] == notes[-1]
+
+
+def test_a_score_whose_name_ends_in_error_is_shown() -> None:
+    assert not any(map(is_support, [*OF_SHAPES, "calibration_error", "mean_absolute_error"]))
+    assert is_support("calibration_error_error")
+    mine = Part(test=row("40", cup_to_disc_error=0.1, mean_absolute_error=2.5))
+    shown = as_in_papers(view_of_rounds([{"north": mine}]), 0, "test").shown
+    assert {"cup_to_disc_error", "mean_absolute_error"} <= {line[0].text.replace(" ", "_") for line in shown}
 
 
 def test_a_standard_error_of_0_is_no_interval() -> None:
