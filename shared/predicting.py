@@ -40,9 +40,9 @@ _PLUGINS = plugin_options("the model needs", minutes=60.0)
 _ALL = click.option("--all", "shows_all", is_flag=True, help="Show every score, not only those that matter most.")
 
 _NO_THETA = {
-    "all right": "every answer about the validation images was right, and none that is wrong could be told by it",
-    "all wrong": "every answer about the validation images was wrong, and none that is right could be told by it",
-    "no separation": "about the validation images, wrong answers were as certain as right ones",
+    "all right": "every answer about the {images} images was right, and none that is wrong could be told by it",
+    "all wrong": "every answer about the {images} images was wrong, and none that is right could be told by it",
+    "no separation": "about the {images} images, wrong answers were as certain as right ones",
 }
 
 
@@ -116,7 +116,8 @@ def show_scores(
 def _warn_of_theta(card: KeptCard) -> None:
     """Warn that statements on single images rest on no θ of the model's own, if it has none."""
     if (status := card.theta_status) != "measured":
-        why = _NO_THETA.get(status, status)
+        images = "validation" if card.method_options.get("theta_from") == "validation" else "training"
+        why = _NO_THETA[status].format(images=images) if status in _NO_THETA else status
         say(f"warning: θ could not be measured here ({why}); advice is given from 0.5", err=True)
 
 

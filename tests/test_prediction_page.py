@@ -26,7 +26,7 @@ from shared.learning.prediction_page import LONGEST_SIDE, MOST_SHOWN, Page
 from shared.learning.tasks import task_named
 from site_client.cli import main
 from tests.browser import chromium
-from tests.learning.exports import DISEASES, VESSELS, write_export
+from tests.learning.exports import DISEASES, VESSELS, write_export, write_kept
 from tests.learning.small_sites import LABELS, SIGNALS, write_labelled_vessels, write_small
 
 RIGHT, LEFT, HOME, END = "\ue014", "\ue012", "\ue011", "\ue010"
@@ -185,6 +185,18 @@ def test_a_model_that_is_named_needs_no_work_directory(
         result.exit_code == 2
         and "is the aggregator's work directory, and this command is for a site's" in result.output
     )
+
+
+@pytest.mark.parametrize(("theta_from", "images"), [(None, "training"), ("train", "training"), ("validation",) * 2])
+def test_a_warning_about_theta_names_the_images_that_it_was_measured_on(
+    theta_from: str | None, images: str, folder: Path, tmp_path: Path
+) -> None:
+    options = {"theta_from": theta_from} if theta_from else {}
+    write_kept(tmp_path / "model", ["background", "vessel"], "all right", **VESSELS | {"method_options": options})
+    asked = ["predict", str(folder / "data" / "images"), "--model", str(tmp_path / "model")]
+    result = CliRunner().invoke(main, [*asked, "--output", str(tmp_path / "out")])
+    assert result.exit_code == 0
+    assert f"(every answer about the {images} images was right, and none that is wrong" in result.stderr
 
 
 def test_of_several_runs_models_none_is_taken_that_nobody_named(tmp_path: Path) -> None:

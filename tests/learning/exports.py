@@ -8,10 +8,13 @@ from typing import Any
 from torch import nn
 
 from shared.exchange import names
-from shared.exchange.reading import dump_yaml
+from shared.exchange.reading import dump_yaml, parse_yaml
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import TensorList
 from shared.exchange.weights import write_zeros
 from shared.folder.durable import write_file
+from shared.learning.kept_card import CARD, KeptCard
+from shared.learning.kept_model import whole
 from shared.learning.methods import open_method
 from shared.learning.model_files import save_tensors
 from shared.learning.sharing import build_network, sharing
@@ -65,3 +68,14 @@ def write_export(folder: Path, **settings: Any) -> nn.Module:
     for group, tensors in listed.with_final.items():
         write_zeros(folder / names.state_file(group), TensorList(tensors=tensors))
     return network.eval()
+
+
+def write_kept(folder: Path, classes: list[str], theta_status: str = "measured", **settings: Any) -> None:
+    """Write what a site keeps of a run whose model is the initial one, of two classes."""
+    network = write_export(folder, **settings)
+    run = parse_yaml((folder / names.RUN_CONFIGURATION).read_bytes(), RunConfiguration, names.RUN_CONFIGURATION)
+    save_tensors(network, whole(network), folder / names.FINAL_MODEL)
+    card = KeptCard.of_run(
+        run, classes=classes, chosen_round=1, personal_round=None, theta=0.5, theta_status=theta_status
+    )
+    write_file(folder / CARD, dump_yaml(card))
