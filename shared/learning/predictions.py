@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from shared.errors import ConfigurationError, DataError
-from shared.escaping import uncomputed
+from shared.escaping import escape, uncomputed
 from shared.folder.durable import temporary_name, write_file, writing
 from shared.learning.blame import require_ranges
 from shared.learning.data.dicom import read_any_levels
@@ -32,6 +32,7 @@ from shared.learning.objectives import IGNORED, by_target
 from shared.learning.plugins import is_permitted
 from shared.learning.prediction_page import ORDERED_BY_SCORE, ORDERED_BY_UNCERTAINTY, Page, picture_of
 from shared.learning.tasks.contract import Evaluation, Sample
+from shared.learning.tasks.terms import Options
 from shared.learning.training import answers, evaluate, tame
 
 TABLE, PAGE = "predictions.csv", "predictions.html"
@@ -214,12 +215,13 @@ def evaluate_labelled(kept: KeptModel, folder: Path, page: Path | None = None) -
         page: an HTML file that shows them to a person, what the model was most wrong about first.
 
     Raises:
-        ConfigurationError: every problem of every image; or they are graded by another scale than the model's.
+        ConfigurationError: every problem of every image; or they are graded by another scale than the model's, or have
+            classes that it does not know.
         DataError: a page was asked of what is no picture.
         FaultError: a score of a plug-in's lies elsewhere than the model's run says.
     """
     try:
-        images = kept.task.open_images(folder, kept.options)
+        images = kept.task.open_images(folder, _by_its_classes(kept, folder))
     except DataError as error:
         raise ConfigurationError(error.problems) from None
     if len(images.classes) != len(kept.card.classes):
@@ -232,6 +234,24 @@ def evaluate_labelled(kept: KeptModel, folder: Path, page: Path | None = None) -
     if page and _are_pictures(images.samples):
         write_file(page, _compared(kept, images.samples).html("the scores are of all"))
     return evaluate_kept(kept, images.samples)
+
+
+def _by_its_classes(kept: KeptModel, folder: Path) -> Options:
+    """Return the options that read a labelled folder by the model's classes, also where each site has its own.
+
+    Raises:
+        DataError: it has images of a class that the model does not know.
+    """
+    if getattr(kept.options, "labels", None) != "own":
+        return kept.options
+    known = kept.card.classes
+    found = {unit.kind or "" for unit in kept.task.units(folder)} - {""}  # what has no label is named when it is read
+    if others := sorted(found - set(known)):
+        told = ", ".join(escape(other) for other in others[:5])
+        raise DataError(
+            [f"{folder}: has images of {told}; the model knows {', '.join(known)}; take the other images out"]
+        )
+    return kept.options.model_copy(update={"labels": tuple(known)})
 
 
 def evaluate_kept(kept: KeptModel, samples: Sequence[Sample]) -> Evaluation:

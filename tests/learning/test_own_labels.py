@@ -17,11 +17,14 @@ from shared.exchange.reading import parse_yaml
 from shared.exchange.records.verdicts import Verdict
 from shared.folder.local import LocalFolder
 from shared.learning.data.labelled_photographs import own_labels
+from shared.learning.kept_model import open_model
 from shared.learning.methods import open_method
+from shared.learning.predictions import evaluate_labelled
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import own_logins, run_configuration
+from tests.learning.exports import write_kept
 
 TASK = task_named("image_classification")
 OPTIONS = {"encoder": "small", "weights": "random", "image_size": 32, "labels": "own", "optimizer": "adam"}
@@ -94,6 +97,22 @@ def test_a_site_with_one_class_or_with_an_image_without_one_is_told(tmp_path: Pa
     (tmp_path / "one" / "labels.csv").write_text("id,label\n" + rows)
     with pytest.raises(DataError, match=r"labels\.csv: an image has no label; add it"):
         own_labels(tmp_path / "one")
+
+
+def test_a_labelled_folder_is_read_by_the_models_classes_and_not_by_their_places(tmp_path: Path) -> None:
+    classes = ("glaucoma", "normal")
+    settings = {"task": TASK.name, "method": "fedavg", "task_options": OPTIONS}
+    write_kept(tmp_path / "model", [*classes], **settings)
+    model = open_model(tmp_path / "model")
+    draw(tmp_path / "both", classes)
+    draw(tmp_path / "one", ("normal",))
+    draw(tmp_path / "others", ("cataract", "glaucoma"))
+    page = tmp_path / "page.html"
+    assert evaluate_labelled(model, tmp_path / "both").images == 24
+    assert evaluate_labelled(model, tmp_path / "one", page).images == 12
+    assert page.read_text().count("Graded as normal by people") == 12
+    with pytest.raises(ConfigurationError, match="others: has images of cataract; the model knows glaucoma, normal; "):
+        evaluate_labelled(model, tmp_path / "others")
 
 
 def test_fedrep_in_a_federation_of_daemons_sends_no_head(tmp_path: Path) -> None:
