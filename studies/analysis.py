@@ -8,7 +8,7 @@ pair of sites: whose model, whose images. ``internal`` is a model on images of i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -152,8 +152,15 @@ class Tested:
     unpaired: float | None
 
 
-def tests(results: pd.DataFrame, score: str, kind: str = "internal") -> list[Tested]:
-    """Return every pair of arms, compared by seed, turn and tested site; several models count as their mean."""
+def tests(
+    results: pd.DataFrame, score: str, kind: str = "internal", numbers: Mapping[str, int | str | None] | None = None
+) -> list[Tested]:
+    """Return every pair of arms, compared by seed, turn and tested site; several models count as their mean.
+
+    Args:
+        numbers: by arm, its training images of each site; None: all. Two arms of different numbers are no pair: that
+            they differ is known, and would make what is in doubt look surer once p-values are adjusted together.
+    """
     from scipy import stats  # noqa: PLC0415  (takes half a second)
 
     tested = _tested(results)
@@ -161,7 +168,11 @@ def tests(results: pd.DataFrame, score: str, kind: str = "internal") -> list[Tes
     places = of_kind.groupby(["arm", *REPEAT, "tested_on"], dropna=False, observed=True)
     by_arm = places["value"].mean().unstack("arm")
     compared = []
+    numbers = numbers or {}
     for first, second in combinations(by_arm.columns, 2):
+        one_number, other_number = numbers.get(first), numbers.get(second)
+        if None not in (one_number, other_number) and one_number != other_number:
+            continue
         both = by_arm[[first, second]].dropna()
         if both.empty:
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -98,11 +98,12 @@ def write_study_pages(
     chosen = analysis.chosen_rounds(results)
     results = results.assign(arm=results["arm"].map(labels))
     voted = [replace(each, arm=labels.get(each.arm, each.arm)) for each in voting.votes(home, cells)]
+    numbers = {labels.get(cell.arm, cell.arm): cell.configuration.images_per_site for cell in cells}
     comparing = [analysis.comparison(results, [main, *others], what), analysis.by_site(results, main, what)]
     points = _points(comparing[0], analysis.heading(main), what)
     sections = [
         Section("comparison", "Scores", warnings, figures=[points], tables=[*comparing, chosen]),
-        _tests(results, main, _OF_TESTS.format(what=what, tested=tested)),
+        _tests(results, main, numbers, _OF_TESTS.format(what=what, tested=tested)),
     ]
     if tuned is not None:
         sections.append(Section("tuned", "Learning rates", tables=[tuned]))
@@ -149,11 +150,11 @@ def _remove_earlier(home: Path) -> None:
                 path.unlink()
 
 
-def _tests(results: pd.DataFrame, score: str, how: str) -> Section:
+def _tests(results: pd.DataFrame, score: str, numbers: Mapping[str, int | str | None], how: str) -> Section:
     tables = [
         analysis.table_of_tests(compared, score, kind)
         for kind in ("internal", "external")
-        if (compared := analysis.tests(results, score, kind)) or kind == "internal"
+        if (compared := analysis.tests(results, score, kind, numbers)) or kind == "internal"
     ]
     are_many = any(len(table.rows) > _MOST_TESTS for table in tables)
     shown, folded = ([], tables) if are_many else (tables, [])

@@ -153,6 +153,14 @@ def test_only_what_both_have_is_compared() -> None:
     assert not analysis.tests(as_table([*of_seeds("a", FIRST), row("b", "s", "s", auroc=0.5)]), "auroc")
 
 
+def test_arms_of_different_numbers_of_images_are_not_compared() -> None:
+    arms = {"alone, 10": 10, "mean, 10": 10, "alone, 320": 320, "all": None}
+    rows = [each for arm in arms for each in of_seeds(arm, FIRST)]
+    found = analysis.tests(as_table(rows), "auroc", numbers=arms)
+    pairs = {(each.first, each.second) for each in found}
+    assert pairs == {("alone, 10", "mean, 10"), *((arm, "all") for arm in arms if arm != "all")}
+
+
 def test_where_nothing_varies_there_is_no_p() -> None:
     shifted = tuple(value - 0.1 for value in FIRST)  # but for rounding always the same difference
     (found,) = analysis.tests(as_table(of_seeds("a", FIRST) + of_seeds("b", shifted)), "auroc")
