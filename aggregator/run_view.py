@@ -28,9 +28,9 @@ from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import IMAGES_OF, RECEIVED_SPLITS, MetricsRow, Split, difference_of, error_of, is_support
 from shared.learning.choice import Tables, received_rows, reported_scores
 from shared.learning.gain import Gain, gains
-from shared.learning.metrics import mean_over_sites
+from shared.learning.metrics import OF_CLASS, mean_over_sites
 from shared.learning.outcome import Outcome, outcome_of, standstills
-from shared.learning.tasks import SELECTION_SCORES
+from shared.learning.tasks import SELECTION_SCORES, TERMS, terms_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -246,6 +246,11 @@ class RunView:
         return self.configuration.run
 
     @property
+    def has_own_classes(self) -> bool:
+        """Whether each site has classes of its own, so that class 3 of one is another than class 3 of the next."""
+        return _has_own_classes(self.configuration)
+
+    @property
     def chosen_round(self) -> int | None:
         """The round whose aggregate was chosen; 0: the model that the run began with; None: none was chosen yet."""
         return self.card.chosen_round if self.card else None
@@ -432,6 +437,7 @@ def _rounds(
     ledgers: Mapping[str, Mirror],
 ) -> list[Round]:
     rows = {split: received_rows(tables, split) for split in RECEIVED_SPLITS}
+    has_own_classes = _has_own_classes(run)
     return [
         Round(
             round=number,
@@ -446,7 +452,10 @@ def _rounds(
                 )
                 for site in sites
             },
-            means={split: _means(of_split.get(number - 1, {})) for split, of_split in rows.items()},
+            means={
+                split: _means(of_split.get(number - 1, {}), has_own_classes=has_own_classes)
+                for split, of_split in rows.items()
+            },
         )
         for number, sites in asked.items()
     ]
@@ -491,10 +500,18 @@ def _row(rows: Mapping[int, Mapping[str, MetricsRow]], aggregate: int, site: str
     return Row(row.images, row.loss, row.scores) if row else None
 
 
-def _means(rows: Mapping[str, MetricsRow]) -> dict[str, Mean]:
+def _has_own_classes(run: RunConfiguration) -> bool:
+    """Return whether each site has classes of its own; False for a plug-in's task, of which that is not known."""
+    return run.task in TERMS and terms_of(run.task).options(run.task_options).class_names is None
+
+
+def _means(rows: Mapping[str, MetricsRow], *, has_own_classes: bool) -> dict[str, Mean]:
     means = {}
     for name in sorted({name for row in rows.values() for name in row.scores if not is_support(name)}):
         told = [(value, row.images) for row in rows.values() if (value := row.scores.get(name)) is not None]
+        if has_own_classes and name.startswith(OF_CLASS):
+            means[name] = Mean(sites=len(told), alike=None, by_images=None)
+            continue
         values = [value for value, _ in told]
         images = [int(count) if count.isdecimal() else 0 for _, count in told]
         means[name] = Mean(

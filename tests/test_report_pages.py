@@ -475,6 +475,20 @@ def test_what_is_missing_of_a_grade_is_called_as_in_its_cell() -> None:
     assert all(f"{word.capitalize()}: " in figure.caption for word in missing)
 
 
+def test_classes_that_each_site_has_for_itself_have_no_mean_over_sites() -> None:
+    parts = {site: Part(test=views.row(accuracy_of_3=0.5, auroc=0.8)) for site in ("north", "south")}
+    fixed = {"task": "image_classification", "method": "fedavg", "task_options": {"labels": list("abcd")}}
+    for settings, mean in ((fixed, "0.500 ± 0.000"), ({"task": "dr_staging", "method": "fedavg"}, "–")):
+        view = view_of_rounds([parts], **{"augmentation": {}, "task_options": {}} | settings)
+        table = as_in_papers(view, 0, "test")
+        last = {line[0].text: line[-1].text for line in table.shown}
+        assert (last["accuracy_of_3"], last["auroc"]) == (mean, "0.800 ± 0.000")
+        said = any(
+            "accuracy_of_K has no mean over sites: each site has classes of its own" in note for note in table.notes
+        )
+        assert said == (mean == "–")
+
+
 def test_who_waited_for_whom() -> None:
     north, south = entry(f"{NOON}00Z", f"{NOON}20Z", f"{NOON}50Z"), entry(f"{NOON}00Z", f"{NOON}40Z", f"{NOON}50Z")
     figure = timeline(view_of_rounds([{"north": north, "south": south}]))

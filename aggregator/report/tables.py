@@ -16,10 +16,11 @@ from aggregator.run_view import INTERVAL, Part, Row, RunView, range_text
 from shared.escaping import uncomputed
 from shared.exchange.records.values import decimal_text
 from shared.exchange.tables import EPSILON, Split, error_of
-from shared.learning.metrics import mean_and_std
+from shared.learning.metrics import OF_CLASS, mean_and_std
 from shared.plurals import pluralize
 
 NARROW = f"{INTERVAL}: too narrow for few patients, and left out where the error is 0"
+_OWN_CLASSES = f"{OF_CLASS}K has no mean over sites: each site has classes of its own"
 SHOWN_ROWS = 300
 """How many rows of a table a page shows; its CSV has all."""
 
@@ -222,8 +223,9 @@ def by_aggregate(view: RunView, split: Split, name: str, title: str) -> Table:
 def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
     """Return the scores of one aggregate: a column per site, a row per score, with the standard deviation if known.
 
-    The last column is the mean and the population standard deviation over the sites that reported the score. A score
-    that no site reported has no row, unless it is the main one; nor has ε, which is of training.
+    The last column is the mean and the population standard deviation over the sites that reported the score. Scores of
+    single classes have none where each site has classes of its own. A score that no site reported has no row, unless it
+    is the main one; nor has ε, which is of training.
     """
     sites, score = view.configuration.sites, view.score
     found = view.receivers(aggregate)
@@ -233,13 +235,15 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
     support = _support(found, sites, split, score)
     rows += support
     shown = []
+    apart = (OF_CLASS,) if view.has_own_classes else ()
     for name in _main_first(names - {EPSILON}, score):
         means = [told(found.get(site), split, name) for site in sites]
         if name != score and not any(isinstance(mean, float) for mean in means):
             continue
         shown.append(name)
         stds = [told(found.get(site), split, _std_of(name)) for site in sites]
-        rows.append([_heading(name, score), *map(_with_spread, means, stds), _over_sites(means)])
+        over_sites = None if name.startswith(apart) else _over_sites(means)
+        rows.append([_heading(name, score), *map(_with_spread, means, stds), over_sites])
     caption = (
         f"The aggregate of round {aggregate} on each site's {split} images. After ±: in a site's column the standard "
         "deviation over its images, in the last column that over the sites"
@@ -248,7 +252,8 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
         caption += "; in brackets: how many of the sites reported the score, where not all did"
     header = ("score", *sites, "mean over sites")
     narrow = [NARROW] if any(INTERVAL in str(row[0]) for row in support) else []
-    notes = (*_meanings(shown, score), *_classes_of_means(found, split), *narrow)
+    own = [_OWN_CLASSES] if any(name.startswith(apart) for name in shown) else []
+    notes = (*_meanings(shown, score), *own, *_classes_of_means(found, split), *narrow)
     return Table(f"all-scores-{split}", caption, header, rows, notes)
 
 

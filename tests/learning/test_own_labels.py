@@ -71,6 +71,9 @@ def test_sites_with_other_classes_learn_an_encoder_together(tmp_path: Path) -> N
         (prediction,) = model.predict(tmp_path / site / classes[0] / "0.png")
         assert prediction.probabilities.shape == (len(classes),)
     assert all(0 <= evaluation.scores["accuracy"].value <= 1 for evaluation in result.tests.values())
+    means = result.view.rounds[0].means["test"]
+    assert (means["accuracy_of_0"].sites, means["accuracy_of_0"].alike) == (2, None)
+    assert means["accuracy"].alike is not None
 
 
 @pytest.mark.parametrize(
