@@ -17,6 +17,9 @@ from shared.exchange.tables import MetricsRow, Split, epsilon_in
 BY_STOP_AFTER = "ended by stop_after"
 """With what the reason begins why a run's ``stop_after`` ended it, in its card too."""
 
+BY_VALIDATION = "best mean validation"
+"""With what the reason of a card begins where validation scores chose the aggregate."""
+
 Tables = Mapping[int, Mapping[str, list[MetricsRow]]]
 """By round and site: the table of its answer, also of one that came late or was omitted."""
 Scores = Mapping[int, Mapping[str, float]]
@@ -178,7 +181,7 @@ def _why(score_name: str, *, has_means: bool, is_over_others: bool, in_turn: boo
     if not has_means:
         return "no site reported a validation score (too few images?), so the newest aggregate was taken"
     which = "the sites that reported it, not the same ones for each aggregate" if is_over_others else "the sites"
-    return f"best mean validation {score_name} over {which}"
+    return f"{BY_VALIDATION} {score_name} over {which}"
 
 
 def _most_spent(tables: Tables) -> dict[str, str]:

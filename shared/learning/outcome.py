@@ -12,7 +12,8 @@ An outcome is one of
     aborted                   the run never started
 
 Two models are compared over the sites that reported a score of both: a mean over other sites is another number. A rise
-that the sentence does not show, by three places, is none. The model that a run begins with is untrained, or has
+that the sentence does not show, by three places, is none. The same images chose the model among those of all rounds, of
+which one is the best by chance alone: the sentence says so. The model that a run begins with is untrained, or has
 published weights, or an earlier run's; each is what training has to better.
 """
 
@@ -28,6 +29,7 @@ from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.learning.choice import (
     BY_STOP_AFTER,
+    BY_VALIDATION,
     Scores,
     Tables,
     comparable_means,
@@ -162,6 +164,8 @@ def _learnt(card: FinalCard, scores: Scores) -> Outcome:
         return Outcome(name, f"{name} whether the model improved: {why}", None)
     change = f"mean validation {card.score_name} {before:.{PLACES}f} before training, {after:.{PLACES}f} after, {over}"
     has_improved = round(after, PLACES) > round(before, PLACES)
+    if has_improved and card.reason.startswith(BY_VALIDATION):
+        change += ", by the validation images that chose it"
     name = "improved" if has_improved else "no better than before training"
     return Outcome(name, f"{name}: {change}", has_improved, before, after, len(both))
 

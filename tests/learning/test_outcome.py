@@ -26,7 +26,7 @@ def card(took_part: dict[int, list[str]], chosen: int) -> FinalCard:
         score_name="dice_mean",
         validation={},
         took_part={str(round_no): sites for round_no, sites in took_part.items()},
-        reason="as the test says",
+        reason="best mean validation dice_mean over the sites",
     )
 
 
@@ -50,7 +50,13 @@ def test_a_run_that_goes_on_has_none_and_an_aborted_one_says_why() -> None:
 def test_it_is_told_over_the_sites_that_told_both_scores() -> None:
     found = came_to(ALL, 3, {0: {"north": 0.2, "south": 0.9}, 3: {"north": 0.25}})
     assert (found.name, found.before, found.after, found.sites) == ("improved", 0.2, 0.25, 1)
-    assert found.text == ("improved: mean validation dice_mean 0.200 before training, 0.250 after, over 1 site")
+    assert found.text == (
+        "improved: mean validation dice_mean 0.200 before training, 0.250 after, over 1 site, "
+        "by the validation images that chose it"
+    )
+    newest = card(ALL, 3).model_copy(update={"reason": "the newest aggregate: where sites are asked in turn, …"})
+    in_turn = outcome_of(RUN, newest, None, {0: {"north": 0.2}, 3: {"north": 0.25}})
+    assert in_turn is not None and in_turn.text.endswith("0.250 after, over 1 site"), "no scores chose it"
     found = came_to(ALL, 3, {0: {"north": 0.2, "south": 0.9}, 3: {"north": 0.2, "south": 0.9}})
     assert (found.name, found.has_improved) == ("no better than before training", False)
 
