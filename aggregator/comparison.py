@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from aggregator.report.tables import NOT_REPORTED
 from aggregator.report.text import NONE, short, size, table_lines
 from aggregator.run_view import Bytes, RunView, Support
+from aggregator.same_images import divides_alike
 from shared.audit.difference import flat
 from shared.exchange.tables import RECEIVED_SPLITS, Split
 from shared.plurals import pluralize
+
+_OTHER_IMAGES = (
+    "These runs divide a site's images in different ways (seed, split): their test images are not the same, and a "
+    "model may be tested on images that another was trained on."
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,11 @@ class ChosenScores:
     sites: Mapping[str, float | None]
     support: Mapping[str, Support | None]
     mean: float | None
+
+    @property
+    def reported(self) -> dict[str, float]:
+        """The scores of the sites that reported one."""
+        return {site: value for site, value in self.sites.items() if value is not None}
 
     def shown(self, site: str) -> str | None:
         """Return a site's score with what it is over, for people; None if it was not reported."""
@@ -119,6 +131,8 @@ def comparison_text(views: Sequence[RunView]) -> str:
     }
     lines += _table("Settings that differ", names, differing) if differing else ["", "No setting differs."]
     lines += _table("The chosen aggregate", names, _score_rows(runs))
+    if not all(divides_alike(view.configuration, views[0].configuration) for view in views):
+        lines += ["", _OTHER_IMAGES]
     statuses = sorted({status for run in runs for status in run.verdicts})
     counts = {status: [str(run.verdicts.get(status, 0)) for run in runs] for status in statuses}
     lines += _table("Verdicts", names, counts)
@@ -139,7 +153,22 @@ def _score_rows(runs: Sequence[Summary]) -> dict[str, list[str]]:
     for split in RECEIVED_SPLITS:
         for site in dict.fromkeys(site for run in runs for site in run.on(split).sites):
             rows[f"{split}, {site}"] = [_site_score(run, split, site) for run in runs]
-        rows[f"{split}, mean over sites"] = [_mean(run.on(split)) or _no_score(run) for run in runs]
+        rows |= _mean_rows(runs, split)
+    return rows
+
+
+def _mean_rows(runs: Sequence[Summary], split: Split) -> dict[str, list[str]]:
+    """Return the mean over the sites of each run; where these differ also whose they are, and that over the common."""
+    reported = [run.on(split).reported for run in runs]
+    scored = [scores.keys() for scores in reported if scores]
+    is_over_others = any(sites != scored[0] for sites in scored)
+    means = [_mean(run.on(split), names_sites=is_over_others) or _no_score(run) for run in runs]
+    rows = {f"{split}, mean over sites": means}
+    if is_over_others and (common := sorted(set[str].intersection(*map(set, scored)))):
+        rows[f"{split}, mean over {', '.join(common)}"] = [
+            short(fmean(scores[site] for site in common)) if scores else _no_score(run)
+            for run, scores in zip(runs, reported, strict=True)
+        ]
     return rows
 
 
@@ -149,10 +178,10 @@ def _site_score(run: Summary, split: Split, site: str) -> str:
     return (found.shown(site) or _no_score(run)) if site in found.sites else ""
 
 
-def _mean(found: ChosenScores) -> str | None:
-    """Return the mean of the reported scores, and how many those are; None if none was reported."""
-    told = sum(value is not None for value in found.sites.values())
-    return None if found.mean is None else f"{short(found.mean)} ({pluralize(told, 'site')})"
+def _mean(found: ChosenScores, *, names_sites: bool) -> str | None:
+    """Return the mean of the reported scores, and how many or which sites' those are; None if none was reported."""
+    over = ", ".join(found.reported) if names_sites else pluralize(len(found.reported), "site")
+    return None if found.mean is None else f"{short(found.mean)} ({over})"
 
 
 def _no_score(run: Summary) -> str:

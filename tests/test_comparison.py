@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.cli import main
+from aggregator.comparison import comparison_text
+from aggregator.run_view import Mean, Part, Participant, RunView
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.records.tensors import Sharing
@@ -16,6 +20,7 @@ from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import MetricsRow, write_metrics
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played
+from tests.views import row, view_of_rounds
 
 OTHER = "octa-2"
 
@@ -133,6 +138,44 @@ def test_for_people(work: Path) -> None:
         assert line in lines, result.output
     widths = {len(line) for line in result.output.splitlines()[:3]}
     assert len(widths) == 1
+
+
+def ended(run: str, scores: dict[str, float | None], **settings: object) -> RunView:
+    """A run whose first model was chosen, with each site's Dice of its validation images."""
+    view = view_of_rounds([{site: Part(row(dice_mean=score)) for site, score in scores.items()}], run=run, **settings)
+    told = [score for score in scores.values() if score is not None]
+    means = {"validation": {"dice_mean": Mean(len(told), fmean(told), None)}, "test": {}}
+    card = FinalCard(
+        run=run,
+        task="octa_segmentation",
+        method="mean",
+        chosen_round=0,
+        score_name="dice_mean",
+        validation={},
+        took_part={"1": []},
+        reason="best",
+    )
+    rounds = [replace(view.rounds[0], means=means)]
+    return replace(
+        view, card=card, rounds=rounds, sites={site: Participant(True, None, {}, None, None) for site in scores}
+    )
+
+
+def test_means_over_other_sites_say_whose_they_are_and_the_common_ones_are_compared() -> None:
+    three, two = ended("three", {"a": 0.9, "b": 0.5, "c": 0.1}), ended("two", {"a": 0.8, "b": 0.6, "c": None})
+    lines = [" ".join(line.split()) for line in comparison_text([three, two]).splitlines()]
+    assert "| validation, mean over sites | 0.500 (a, b, c) | 0.700 (a, b) |" in lines
+    assert "| validation, mean over a, b | 0.700 | 0.700 |" in lines
+    same = comparison_text([two, replace(two, configuration=two.configuration.model_copy(update={"run": "again"}))])
+    assert "0.700 (2 sites)" in same and "mean over a" not in same
+
+
+def test_runs_that_divide_images_otherwise_say_so() -> None:
+    first, second = ended("first", {"a": 0.5}), ended("second", {"a": 0.6}, method="fedprox")
+    assert "their test images are not the same" not in comparison_text([first, second])
+    for settings in ({"seed": 9}, {"split": {"train": 0.8, "validation": 0.1, "test": 0.1}}):
+        said = comparison_text([first, second, ended("third", {"a": 0.6}, **settings)])
+        assert "their test images are not the same" in said
 
 
 @pytest.mark.parametrize("runs", [(RUN,), (RUN, RUN), (RUN, "no-such-run")])
