@@ -3,7 +3,9 @@
     .venv/bin/python -m benchmarks.neighbours
 
 Sets side by side what ``benchmarks.studies`` has recorded of ``pays``, whose sites have equally many images, and of
-``unequal-0`` to ``unequal-3``. Every number is tested on the same four cameras, each site on its own images.
+``unequal-0`` to ``unequal-3``. Every number is tested on the same four cameras, each site on its own images. ``pays``
+divides these by the seed, the others by ``split.csv``: so sites alone were trained and tested on other images of the
+same cameras than the federations with unequal neighbours, and those differences are unpaired.
 Writes ``results/neighbours.json``, ``.md`` and ``.png``.
 """
 
