@@ -12,7 +12,7 @@ from studies.configuration import read_study
 from studies.matrix import expand
 from studies.play import play_study
 from studies.results import RESULT, folder_of, result_of
-from studies.tuning import trials, with_rates
+from studies.tuning import Trials, trials, with_rates
 from tests.learning.small_sites import write_small
 
 RATES = [0.0001, 0.05]
@@ -85,6 +85,11 @@ def test_a_study_takes_the_best_rate_of_each_arm_and_tables_all(root, capsys):
     table = {row["arm"]: row for row in csv.DictReader((home / "tables" / "tuned.csv").open())}
     assert {arm: float(row["taken"]) for arm, row in table.items()} == taken
     assert 'id="tuned"' in (home / "report.html").read_text()
+    of_others = "they also test on images by which the rate was chosen"
+    assert of_others not in tried.table(home).caption
+    for several in ({"seeds": [3, 4]}, {"seeds": [3], "folds": {"outer": 3, "inner": 1}}):
+        wider = read_study(written(root, **several))
+        assert of_others in Trials(wider, tried.cells).table(home).caption
     rows = list(csv.DictReader((home / "results.csv").open()))
     final = expand(with_rates(study, taken), root)
     assert {row["configuration"] for row in rows} == {cell.digest for cell in final}
