@@ -246,7 +246,7 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
         rows.append([_heading(name, score), *map(_with_spread, means, stds), over_sites])
     caption = (
         f"The aggregate of round {aggregate} on each site's {split} images. After ±: in a site's column the standard "
-        "deviation over its images, in the last column that over the sites"
+        "deviation over its images, in the last column that over the sites; both divide by the number, not by one less"
     )
     if any(isinstance(row[-1], Partly) for row in rows):
         caption += "; in brackets: how many of the sites reported the score, where not all did"

@@ -208,6 +208,7 @@ def test_a_report_shows_what_a_score_is_over() -> None:
         ["dice (main score)", "0.500", "0.400", "0.450 ± 0.050"],
     ]
     assert not any("_error" in line[0] or "images_of" in line[0] for line in shown)
+    assert "; both divide by the number, not by one less" in as_in_papers(view, 0, "test").caption
     notes = as_in_papers(view, 0, "test").notes
     assert notes[-1].startswith("± 1.96 standard errors: too narrow for few patients")
     assert notes[-2] == "means over classes cover those of which a site has images; reported: north 0"
