@@ -25,7 +25,7 @@ from shared.learning.methods.moon import PREVIOUS, RECEIVED, contrast
 from shared.learning.model_files import save_tensors
 from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
-from shared.learning.sharing import build_network, sharing
+from shared.learning.sharing import build_network, learns_features, sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.octa_segmentation.task import OctaSegmentation
 from shared.learning.training import evenly
@@ -325,6 +325,16 @@ def test_moons_projection_is_the_released_ones_and_travels():
     assert listed.personal == ["head.classify.weight", "head.classify.bias"]
     with pytest.raises(ConfigurationError, match="projection needs an encoder"):
         network_of(octa_run("moon", method_options={"projection": 6}))
+
+
+@pytest.mark.parametrize(
+    ("train", "projection", "learns"), [("head", None, False), ("head", 6, True), ("all", None, True)]
+)
+def test_where_only_a_head_learns_no_features_do(train, projection, learns):
+    options = {"encoder": "small", "weights": "random", "image_size": 32, "labels": ["a", "b"], "train": train}
+    run = staging_run(task="image_classification", task_options=options)
+    network = network_of(run.model_copy(update={"method": "moon", "method_options": {"projection": projection}}))
+    assert learns_features(network) == learns
 
 
 def test_moon_is_fedavg_in_its_first_round_and_keeps_the_whole_shared_model(tmp_path):
