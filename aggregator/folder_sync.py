@@ -211,6 +211,8 @@ class FolderSync:
     def _as_trouble(self, error: Exception) -> DropfedError:
         if isinstance(error, OSError):
             return disk_trouble(error, self._home)
+        if isinstance(error, DoubtfulError):
+            return ActionRequiredError(f"{error}: {error.remedy}")
         return error if isinstance(error, DropfedError) else UnexpectedError(error)
 
     def _step(self) -> bool:

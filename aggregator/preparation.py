@@ -404,13 +404,7 @@ def _remarks(
     yield from _about_size(learning.task.options(run.task_options))
     yield from _about_code(run)
     yield _about_tolerance(learning, untrained)
-    if learning.method.about_batch_norm and not batch_norms(learning.model):
-        rest = "all that learns but the head" if learning.division.personal else "all that learns"
-        none = "this network has none that learns"
-        yield Finding("note", f"method: {run.method} keeps each site's BatchNorm there, and {none}: {rest} travels")
-    if learning.method.compares_features and not learns_features(learning.model):
-        told = f"{run.method} compares features, and nothing that makes them learns: it does what fedavg does"
-        yield Finding("warning", f"method: {told}; set projection, or train all or lora")
+    yield from _about_method(learning)
     if by_default:
         yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(by_default)}")
     if run.task != EXTERNAL:
@@ -438,6 +432,21 @@ def _remarks(
     if absent:
         yield Finding("note", f"not joined yet, as far as is known here: {', '.join(absent)}")
     yield _about_weights(run, learning.division)
+
+
+def _about_method(learning: Learning) -> Iterator[Finding]:
+    """Yield a finding for what a run's method is for, and cannot do with this network, or these sites."""
+    run, method = learning.run, learning.method
+    if method.about_batch_norm and not batch_norms(learning.model):
+        rest = "all that learns but the head" if learning.division.personal else "all that learns"
+        none = "this network has none that learns"
+        yield Finding("note", f"method: {run.method} keeps each site's BatchNorm there, and {none}: {rest} travels")
+    if method.compares_features and not learns_features(learning.model):
+        told = f"{run.method} compares features, and nothing that makes them learns: it does what fedavg does"
+        yield Finding("warning", f"method: {told}; set projection, or train all or lora")
+    if run.may_pass_over and getattr(method.options, "common_model", False):
+        told = "each site measures the first model that it receives, which is the same one only where all are asked"
+        yield Finding("warning", f"common_model: {told}; set it to false, or leave sites_per_round out")
 
 
 def _about_beginning(work: Path, run: RunConfiguration, division: Sharing) -> Iterator[Finding]:

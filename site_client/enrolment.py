@@ -82,8 +82,7 @@ class Enrolment:
             self.read_federation()  # with keys that open what a lost disk held
         if taking_back.exists():
             self._inbox.learn_keys()  # which the lost disk knew: what an older key signs is not believed until then
-        self._take_back_answers(taking_back)
-        self._require_newest()
+        self._require_newest(self._take_back_answers(taking_back))
         if taking_back.exists():
             self._sum_up_restore()
         taking_back.unlink(missing_ok=True)
@@ -94,43 +93,55 @@ class Enrolment:
             self._outbox.prune(last.ref.run)
         self.has_published = True
 
-    def _take_back_answers(self, taking_back: Path) -> None:
+    def _take_back_answers(self, taking_back: Path) -> DoubtfulError | None:
         """Take back what this site signed in runs that are not over, and that is not in this work directory.
+
+        Returns:
+            What may have hidden some of it, if anything did.
 
         Raises:
             RejectedError: what lies in the folder is not ours, or not whole.
         """
         is_all_lost, before = taking_back.exists() or self._ledger.own_head.seq == 0, self._ledger.own_head
+        doubtful = None
         for run in self._arrivals.runs():
             if not is_all_lost and ending_of(self._ledger, run) is not None:
                 continue
             updates = [MessageRef("update", run, ref.round_no) for ref in self._arrivals.rounds_of(run)]
             try:
                 self._inbox.adopt([MessageRef("consent", run), *updates, MessageRef("withdrawal", run)])
-            except DoubtfulError:  # anybody may have put it there, and nothing that we have signed need be missing
+            except DoubtfulError as error:  # anybody may have put it there, and nothing that we signed need be missing
                 if is_all_lost:
                     raise
+                doubtful = doubtful or error
         if not is_all_lost and self._ledger.own_head != before:
             store.note_restored(self._work)
             logger.warning(
                 "this work directory is older than what this site has signed: its answers are taken back from the "
                 "folder; what stayed here alone is as old as the directory"
             )
+        return doubtful
 
-    def _require_newest(self) -> None:
+    def _require_newest(self, doubtful: DoubtfulError | None) -> None:
         """Sign nothing while the folder keeps back what this site signed last.
 
         It would have a number that was used before, and the aggregator would refuse it for good (protocol 10.1).
 
+        Args:
+            doubtful: what hid answers there.
+
         Raises:
             ActionRequiredError: our heartbeat there speaks of a later message than we have.
+            DoubtfulError: so it does, for that reason.
         """
-        content = self._folder.read_or_none(names.STATUS, max_bytes=MAX_RECORD_BYTES)
         try:
+            content = self._folder.read_or_none(names.STATUS, max_bytes=MAX_RECORD_BYTES)
             told = self._ledger.own.open_status(content).own_head.seq if content is not None else 0
         except RejectedError:  # anybody may have put it there
             return
         if told > (here := self._ledger.own_head.seq):
+            if doubtful is not None:
+                raise doubtful
             raise ActionRequiredError(
                 f"{names.STATUS} in the folder, which this site signed, speaks of its message {told}, and number "
                 f"{here} is the last there: nothing is signed before the later ones are there again; have the newest "

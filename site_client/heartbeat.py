@@ -60,13 +60,18 @@ def _software_since(work: Path) -> str | None:
 class Heartbeat:
     """Writes the status here when it changes, and into the folder at most every few seconds, or when told ``now``.
 
-    Trouble that begins is told in both at once.
+    Trouble that begins is told in both at once. Our last heartbeat in the folder tells how much we had sent, which a
+    disk that was lost does not: nothing takes its place before it was read (``Enrolment``).
 
     Args:
         folder: the folder without retries; a heartbeat is not worth waiting for.
+
+    Attributes:
+        may_send: whether the last one may be replaced.
     """
 
     def __init__(self, work: Path, configuration: SiteConfiguration, folder: Folder, key: SigningKey) -> None:
+        self.may_send = False
         self.phase: Phase | None = None
         self.trouble: str | None = None
         self._public_trouble: str | None = None
@@ -150,7 +155,7 @@ class Heartbeat:
             write_file(self._work / STATUS, content, durable=False)  # a damaged one counts as none, and is written anew
         except OSError as error:
             logger.debug("heartbeat not written: %s", error)
-        if sends:
+        if sends and self.may_send:
             self._sent_at = time.monotonic()
             self._sent = None
             try:

@@ -159,8 +159,8 @@ def publish(own: Peer, folder: Folder, mirror: Path) -> None:
         try:
             folder.create(path, (mirror / path).read_bytes())
         except AlreadyExistsError:
-            there = folder.read(path, max_bytes=MAX_RECORD_BYTES)
             try:
+                there = folder.read(path, max_bytes=MAX_RECORD_BYTES)
                 replace(own, handovers=own.handovers[:number]).hand_over(there)
             except RejectedError as error:
                 raise DoubtfulError(path, f"is not the hand-over that was made here: it {error.reason}") from None

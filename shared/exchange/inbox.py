@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from shared.errors import ActionRequiredError, DoubtfulError, NotFoundError, RejectedError, TransientError
 from shared.escaping import quoted
-from shared.exchange.handovers import learn, named_key
+from shared.exchange.handovers import followed, learn, named_key
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MessageRef, is_weights
 from shared.exchange.records.messages import Status
@@ -138,6 +138,8 @@ class Inbox:
 
     def _number_of(self, ref: MessageRef, manifest: bytes) -> int | None:
         """Return the number of a noticed manifest among its sender's; None of one that is not well signed."""
+        if self._awaited_key() is not None:
+            return None
         try:
             return self._mirror.peer.open_out_of_order(manifest, ref, head=self._mirror.peer_head).manifest.seq
         except RejectedError:
@@ -178,15 +180,18 @@ class Inbox:
         Raises:
             ActionRequiredError: the folder shows no such hand-over.
         """
-        mirror = self._mirror
-        if mirror.peer.sender != AGGREGATOR or (named := named_key(mirror.root)) is None or named in mirror.peer.keys:
-            return
-        if not self.learn_keys():
+        if (key := self._awaited_key()) is not None and not self.learn_keys():
             raise ActionRequiredError(
-                f"the key {named} was named here: nothing of the aggregator is taken before the folder shows the "
+                f"the key {key} was named here: nothing of the aggregator is taken before the folder shows the "
                 "hand-over to it; if another is the aggregator's, "
-                f"`dropfed-site accept-key KEY --work {quoted(mirror.root.parent)}` with that one"
+                f"`dropfed-site accept-key KEY --work {quoted(self._mirror.root.parent)}` with that one"
             )
+
+    def _awaited_key(self) -> str | None:
+        """Return the aggregator's key that a person at this site has named, if it has not been handed over to yet."""
+        peer = self._mirror.peer
+        named = named_key(self._mirror.root) if peer.sender == AGGREGATOR else None
+        return None if named in peer.keys else named
 
     def learn_keys(self) -> bool:
         """Look for further keys of the other side; return whether there is one.
@@ -203,6 +208,9 @@ class Inbox:
                 accepted=self._mirror.peer_head,
                 only_named=before.sender == AGGREGATOR,
             )
+        except ActionRequiredError:
+            self._mirror.peer = followed(before, self._mirror.root)  # as far as a person has named the keys
+            raise
         except RejectedError as error:
             if not self._fails_again(error.file):
                 logger.warning("%s: %s; it is not followed", self._mirror.own.site, error)

@@ -38,7 +38,9 @@ def check_together(run: RunConfiguration) -> None:
         problems.append(f"quorum: {run.method} asks one site a round, and {run.quorum} never answer; set it to 1")
     if method.in_turn and run.sites_per_round not in (None, 1):
         problems.append(f"sites_per_round: {run.method} asks one site a round, not {run.sites_per_round}; leave it out")
-    problems += _against_passing_over(run, method)
+    if run.stop_after is not None and (method.in_turn or run.may_pass_over):
+        why = "compares aggregates over the same sites, and not all are asked in each round"
+        problems.append(f"stop_after: {why}: leave it out")
     problems += _against_baseline(run, method)
     problems += _against_pairs(run, task, method)
     problems += [] if run.late is None else _against_late(run)
@@ -84,18 +86,6 @@ def _require_plain_names(run: RunConfiguration) -> None:
     if problems := clashes_of(run):
         raise ConfigurationError(problems)
     require_options(run.method)
-
-
-def _against_passing_over(run: RunConfiguration, method: Method) -> list[str]:
-    """Return why a run that does not ask all sites in each round cannot do what it asks for, a sentence each."""
-    problems = []
-    if run.stop_after is not None and (method.in_turn or run.may_pass_over):
-        why = "compares aggregates over the same sites, and not all are asked in each round"
-        problems.append(f"stop_after: {why}: leave it out")
-    if run.may_pass_over and getattr(method.options, "common_model", False):
-        why = "each site measures the first model that it receives, which is one and the same only where all are asked"
-        problems.append(f"method_options: common_model: {why}: set it to false, or leave sites_per_round out")
-    return problems
 
 
 def _against_baseline(run: RunConfiguration, method: Method) -> list[str]:

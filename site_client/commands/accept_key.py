@@ -31,19 +31,17 @@ def command(key: str, work: Path) -> None:
         raise ConfigurationError(
             [f"KEY: {key} is no public key, which has 64 digits of 0-9 and a-f: one is wrong or missing; type it again"]
         )
-    if key == ledger.peer.newest_key:
-        name_key(work, key)
-        say(f"the key {key} is the aggregator's present one; the daemon waits for no other")
-        return
-    if key in ledger.peer.keys:
+    if key in ledger.peer.keys[:-1]:
         raise ConfigurationError(
             [f"KEY: {key[:16]}… is a key that the aggregator has handed over since: type the newest"]
         )
-    later = "once the aggregator's present key hands over to it, and takes nothing of the aggregator before that"
+    waits = "the daemon follows once the aggregator's present key hands over to it, and takes nothing of it before that"
+    if key == ledger.peer.newest_key:
+        waits = "it is the aggregator's present one, and no other is waited for"
     try:
         there = _next_key(work, ledger.peer)
     except DropfedError as error:
-        told = f"not compared with the folder ({error}): the daemon follows {later}"
+        told = f"not compared with the folder ({error}): {waits}"
     else:
         if there not in (None, key):
             record = handover_path(ledger.peer.next_key_number, AGGREGATOR)
@@ -53,7 +51,7 @@ def command(key: str, work: Path) -> None:
             )
         told = "the folder hands over to it: the daemon follows, and goes on by itself"
         if there is None:
-            told = f"the folder does not hand over to it yet: the daemon follows {later}"
+            told = f"the folder hands over to no other: {waits}"
     name_key(work, key)
     say(f"the key {key} is named; {told}")
 

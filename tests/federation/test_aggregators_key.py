@@ -89,7 +89,7 @@ def test_a_hospital_goes_on_once_a_person_there_has_named_the_new_key(hospital: 
     for _ in range(2):  # the first look learns the key
         hospital.live()
     assert hospital.hears("two")
-    assert "is the aggregator's present one; the daemon waits for no other" in named(hospital, new).output
+    assert "it is the aggregator's present one, and no other is waited for" in named(hospital, new).output
     assert "is a key that the aggregator has handed over since: type the newest" in named(hospital, before).output
 
     audit = verify(LocalFolder(hospital.drop), aggregator_key=before)
@@ -112,7 +112,7 @@ def test_once_a_key_is_named_nothing_is_taken_before_the_hand_over_to_it(hospita
     asks = f"the key {other} was named here: nothing of the aggregator is taken before the folder shows the hand-over "
     with pytest.raises(ActionRequiredError, match=asks):
         hospital.live()
-    assert "waits for no other" in named(hospital, before).output
+    assert "no other is waited for" in named(hospital, before).output
     hospital.live()
     assert hospital.hears("two")
 
@@ -127,6 +127,19 @@ def test_once_a_key_is_named_nothing_is_taken_before_the_hand_over_to_it(hospita
     for _ in range(2):
         hospital.live()
     assert hospital.hears("three")
+
+
+def test_two_new_keys_are_followed_one_after_the_other_by_a_daemon_that_runs(
+    hospital: Hospital, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = rotate(hospital.home / "aggregator").key
+    second = rotated(hospital)
+    offer(hospital, "two")
+    with hospital.living():
+        for key in (first, second):
+            hospital.wait_until(lambda key=key: f"the aggregator hands over to the key {key}: ask its" in caplog.text)
+            assert named(hospital, key).exit_code == 0
+        hospital.wait_until(lambda: hospital.hears("two"))
 
 
 def test_a_site_that_lost_its_disk_believes_no_key_that_was_handed_over(hospital: Hospital) -> None:
@@ -153,7 +166,7 @@ def test_a_key_is_compared_with_the_folder_before_it_is_named(hospital: Hospital
     assert "not compared with the folder (" in named(hospital, stranger).output  # there is no password
     path = hospital.work / "site.yaml"
     write_file(path, yaml.safe_dump(yaml.safe_load(path.read_bytes()) | {"url": hospital.drop.as_uri()}).encode())
-    assert "the folder does not hand over to it yet: the daemon follows once" in named(hospital, stranger).output
+    assert "the folder hands over to no other: the daemon follows once" in named(hospital, stranger).output
     new = rotated(hospital)
     refused = named(hospital, stranger)
     assert refused.exit_code == 1

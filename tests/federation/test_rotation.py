@@ -250,7 +250,7 @@ def test_the_old_key_replaces_no_message_that_the_hand_over_names(hospital: Hosp
 
 
 def test_a_site_that_lost_its_disk_signs_nothing_while_the_folder_keeps_its_last_message_back(
-    hospital: Hospital,
+    hospital: Hospital, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer(hospital, "two")
     hospital.live()
@@ -262,6 +262,11 @@ def test_a_site_that_lost_its_disk_signs_nothing_while_the_folder_keeps_its_last
     hospital.offer(run_configuration(run="three", sites=["north"], quorum=1))
     with pytest.raises(ActionRequiredError, match="speaks of its message 2, and number 1 is the last there"):
         hospital.live()
+    with hospital.living():  # which tells of its trouble, and does not do away with what it knows of it
+        hospital.wait_until(lambda: caplog.text.count("number 1 is the last there") > 0)
+        looks = hospital.folder.requests
+        hospital.wait_until(lambda: hospital.folder.requests > looks + 5)
+    assert not hospital.is_signed(MessageRef("consent", "three"))
     kept.rename(last)
     hospital.live()
     assert hospital.hears("three")

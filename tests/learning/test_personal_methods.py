@@ -582,11 +582,6 @@ UNFIT = {
         staging_run(method="scaffold", task_options=ADAM),
         "task_options: scaffold computes with step sizes, which SGD alone has: set `optimizer: sgd`",
     ),
-    "fedap, not all asked": (
-        octa_run("fedap", sites_per_round=1, method_options={"common_model": True}),
-        "method_options: common_model: each site measures the first model that it receives, which is one and the same "
-        "only where all are asked: set it to false, or leave sites_per_round out",
-    ),
     "sequential, two needed": (
         octa_run("sequential", quorum=2),
         "quorum: sequential asks one site a round, and 2 never answer; set it to 1",
