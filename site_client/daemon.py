@@ -298,7 +298,6 @@ class Daemon:
             case rounds.PublishCard():
                 self._folder.look_anew()
                 self._enrolment.publish_card()
-                self._heartbeat.may_send = True
             case rounds.ReadFederation():
                 return Turn.ACTED if self._enrolment.read_federation() else Turn.LOOKED
             case rounds.Publish():

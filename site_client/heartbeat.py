@@ -60,18 +60,14 @@ def _software_since(work: Path) -> str | None:
 class Heartbeat:
     """Writes the status here when it changes, and into the folder at most every few seconds, or when told ``now``.
 
-    Trouble that begins is told in both at once. Our last heartbeat in the folder tells how much we had sent, which a
-    disk that was lost does not: nothing takes its place before it was read (``Enrolment``).
+    Trouble that begins is told in both at once. What our last heartbeat in the folder tells of messages that a lost
+    disk had, and that are not back yet, stays there.
 
     Args:
         folder: the folder without retries; a heartbeat is not worth waiting for.
-
-    Attributes:
-        may_send: whether the last one may be replaced.
     """
 
     def __init__(self, work: Path, configuration: SiteConfiguration, folder: Folder, key: SigningKey) -> None:
-        self.may_send = False
         self.phase: Phase | None = None
         self.trouble: str | None = None
         self._public_trouble: str | None = None
@@ -81,11 +77,13 @@ class Heartbeat:
         self._configuration = configuration
         self._folder = ListedFolder(folder)
         self._sent: Status | None = None
+        self._channel: Channel | None = None
         self._key = key
         self._noted_at = self._sent_at = self._began_at = float("-inf")
 
     def begin(self, channel: Channel) -> None:
         """Note on this machine only that the daemon runs: the folder may be out of reach."""
+        self._channel = channel
         self._say(self._status("waiting", channel, None, 0), sends=False)
 
     def note_trouble(self, error: DropfedError | None) -> None:
@@ -109,6 +107,7 @@ class Heartbeat:
     ) -> None:
         """Report where we stand, in the status file and, if it is due, in the folder."""
         service.alive()
+        self._channel = channel
         time_s = time.monotonic()
         if phase == self.phase and time_s - self._noted_at < NOTED_EVERY_S and not now:
             return
@@ -155,12 +154,12 @@ class Heartbeat:
             write_file(self._work / STATUS, content, durable=False)  # a damaged one counts as none, and is written anew
         except OSError as error:
             logger.debug("heartbeat not written: %s", error)
-        if sends and self.may_send:
+        if sends:
             self._sent_at = time.monotonic()
             self._sent = None
             try:
                 if not self._is_our_folder:
-                    self._is_our_folder = self._holds_our_card()
+                    self._is_our_folder = self._holds_our_card() and not self._tells_more()
                 if self._is_our_folder:
                     self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
                     self._sent = public
@@ -183,3 +182,14 @@ class Heartbeat:
         there = self._folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES)
         here = (self._work / MIRROR / SITE_CARD).read_bytes()
         return there == here and shown_key(self._work) == first_key(self._work)
+
+    def _tells_more(self) -> bool:
+        """Return whether our last heartbeat in the folder speaks of a later message than this work directory has."""
+        if self._channel is None:
+            return False
+        ledger = self._channel.ledger
+        try:
+            content = self._folder.read_or_none(STATUS, max_bytes=MAX_RECORD_BYTES)
+            return content is not None and ledger.own.open_status(content).own_head.seq > ledger.own_head.seq
+        except RejectedError:  # anybody may have put it there
+            return False

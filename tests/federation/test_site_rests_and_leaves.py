@@ -87,7 +87,7 @@ def test_a_paused_site_asks_its_folder_for_nothing_and_says_so(
     caplog.set_level("INFO")
     hospital.live()  # a restart changes nothing
     assert "and only the heartbeat sent, until `dropfed-site resume" in caplog.text
-    assert hospital.folder.requests == before + 2, "but for the card, before the first heartbeat"
+    assert hospital.folder.requests == before + 3, "but for the card and the last heartbeat, before the first"
     assert not hospital.is_signed(MessageRef("round", RUN, 1))
     shown = site(hospital, "status").output
     assert "waits for: a person here, to end the pause" in shown

@@ -474,9 +474,11 @@ def backed_up(hospital: Hospital) -> dict[str, bytes]:
 
 
 def remove_what_it_said(hospital: Hospital, run: RunConfiguration) -> None:
-    """Whoever can write in the folder takes the site's own messages of a run out of it, and what answered them."""
+    """Whoever can write in the folder takes the site's own messages of a run out of it, what answered them, and the
+    heartbeat, which speaks of them."""
     for ref in (MessageRef("consent", run.run), MessageRef("round", run.run, 1), MessageRef("update", run.run, 1)):
         shutil.rmtree(hospital.drop / ref.path)
+    (hospital.drop / names.STATUS).unlink(missing_ok=True)
 
 
 def test_a_site_that_restores_its_newest_backup_answers_no_private_run_again_whose_yes_was_removed(
