@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
-from PIL import Image
+from PIL import ExifTags, Image
 
 from shared.errors import DataError
 from shared.learning import predictions
@@ -259,6 +259,17 @@ def test_an_image_that_goes_meanwhile_or_has_too_long_a_name_is_told_and_the_oth
     rows = list(csv.DictReader((out / "predictions.csv").open(encoding="utf-8", newline="")))
     assert sorted(row["image"] for row in rows) == kept
     assert sorted(path.stem for path in (out / "masks").iterdir()) == kept
+
+
+def test_what_is_drawn_fits_the_image_as_viewers_turn_it(folder: Path, tmp_path: Path) -> None:
+    quarter = Image.Exif()
+    quarter[ExifTags.Base.Orientation] = 6
+    Image.effect_noise((80, 48), 60).save(tmp_path / "eye.jpg", exif=quarter)
+    asked = ["predict", str(tmp_path / "eye.jpg"), "--model", str(folder / "model"), "--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(main, asked)
+    assert result.exit_code == 0, result.output
+    for part in ("masks", "uncertainty", "overlays"):
+        assert Image.open(tmp_path / "out" / part / "eye.png").size == (48, 80)
 
 
 def test_no_spreadsheet_computes_what_somebody_called_an_image_or_a_class(tmp_path: Path) -> None:

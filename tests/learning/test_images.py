@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from shared.check import look_at_masks
 from shared.errors import DataError
@@ -79,6 +79,48 @@ def test_green_is_taken_of_colour(tmp_path):
     assert read_image(save(tmp_path / "a.png", colour)) == EXACT
     transparent = np.dstack([colour, np.full_like(RAMP, 3)])
     assert read_image(save(tmp_path / "b.png", transparent)) == EXACT
+
+
+TURNED_BY_EXIF = {
+    2: np.fliplr(RAMP), 3: np.rot90(RAMP, 2), 4: np.flipud(RAMP), 5: RAMP.T,
+    6: np.rot90(RAMP, -1), 7: np.rot90(RAMP, 2).T, 8: np.rot90(RAMP),
+}  # fmt: skip
+
+
+def exif_of(orientation):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    return exif
+
+
+@pytest.mark.parametrize(("orientation", "seen"), TURNED_BY_EXIF.items())
+@pytest.mark.parametrize(
+    ("name", "saved"),
+    [("a.png", {}), ("a.jpg", {"quality": 98}), ("a.tif", {}), ("a.tif", {"compression": "tiff_lzw"})],
+)
+def test_images_are_turned_as_viewers_show_them(tmp_path, name, saved, orientation, seen):
+    path = save(tmp_path / name, RAMP, exif=exif_of(orientation), **saved)
+    assert read_image(path) == pytest.approx(seen / 255, abs=0.03)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+@pytest.mark.parametrize("mask", [RAMP > 90, (RAMP > 90).astype(np.uint8) * 255, (RAMP > 90).astype(np.uint16)])
+def test_masks_are_turned_as_their_image(tmp_path, name, mask):
+    path = save(tmp_path / "masks" / name, mask, exif=exif_of(6))
+    assert np.array_equal(read_mask(path, 2), np.rot90(RAMP > 90, -1))
+    save(tmp_path / "images" / "a.jpg", RAMP, exif=exif_of(6))
+    (pair,) = read_pairs(tmp_path, 2)
+    assert pair.image.shape == (48, 40)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_exif_that_cannot_be_read_turns_nothing(tmp_path):
+    for name, content in (
+        ("a.png", b"no EXIF"),
+        ("b.png", exif_of(9)),
+        ("c.jpg", b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12"),
+    ):
+        assert read_image(save(tmp_path / name, RAMP, exif=content)) == LOSSY
 
 
 @pytest.mark.parametrize("value", [1, 3, 255])

@@ -9,12 +9,14 @@ from __future__ import annotations
 import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
+from PIL.ImageFile import ImageFile
 
 from shared.desktop import is_left_by_desktop
 from shared.errors import DataError
@@ -362,6 +364,8 @@ def not_hidden(folder: Path) -> list[Path]:
 def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
     """Return the stored values of one image, and the highest value that their bit depth allows: 255 or 65535.
 
+    The image is turned as viewers show it: as its EXIF says.
+
     Returns:
         (H, W) or (H, W, 3) uint8 or uint16, and that value.
 
@@ -376,6 +380,7 @@ def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int
             with Image.open(path, formats=PICTURES) as file:
                 pages = getattr(file, "n_frames", 1)
                 mode = file.mode
+                _turn(file)
                 if mode in _EIGHT_BIT_MODES:
                     levels = np.asarray(file.convert("L" if mode in {"1", "L", "LA"} else "RGB"))
                 else:
@@ -389,6 +394,18 @@ def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int
     if mode in _SIXTEEN_BIT_MODES:
         return levels.astype(np.uint16), 65535
     raise DataError([f"{short_name(path)}: has pixels of type {mode}; save it with 8 or 16 bits, grey or colour."])
+
+
+def _turn(file: ImageFile) -> None:
+    """Turn an image as its EXIF says: so every viewer shows it, and so people draw masks on it."""
+    if file.format == "TIFF":
+        file.filename = ""  # Pillow turns TIFF itself; of a file by name it maps pixels as if they were turned already
+    file.load()
+    if file.format == "TIFF":
+        return
+    with suppress(Exception), warnings.catch_warnings():  # EXIF that cannot be read turns nothing, whatever it raises
+        warnings.simplefilter("ignore")
+        ImageOps.exif_transpose(file, in_place=True)
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
