@@ -302,6 +302,10 @@ def look_at_masks(task: Task, root: Path, classes: Sequence[str]) -> Iterator[Fi
         count = pluralize(len(odd.empty), "mask is", "masks are")
         remedy = "; if something is to be seen there, mark it"
         yield warning(count, f"empty, {classes[0]} all over", odd.empty, remedy)
+    if odd.full:
+        count = pluralize(len(odd.full), "mask has", "masks have")
+        remedy = f"; what is {classes[0]} there must be 0"
+        yield warning(count, f"no pixel of {classes[0]}", odd.full, remedy)
     if odd.grey:
         count = pluralize(len(odd.grey), "mask has", "masks have")
         remedy = f": every value but 0 is taken for {classes[1]}; save what is meant as black and white"

@@ -74,7 +74,7 @@ def class_shares(mask: Path, classes: int) -> NDArray[np.float64] | None:
     Raises:
         DataError: it cannot be read.
     """
-    found: NDArray[np.integer] = read_mask(mask, classes) if classes == 2 else mask_levels(mask)[0]
+    found: NDArray[np.integer] = read_mask(mask, classes) if classes == 2 else mask_levels(mask, classes)[0]
     if classes != 2 and mask.suffix.lower() in JPEG_EXTENSIONS:
         return None
     shares: NDArray[np.float64] = np.bincount(found.ravel(), minlength=classes)[:classes] / found.size

@@ -1,6 +1,8 @@
 """Reading images and masks: every format and bit depth, and one error that says everything."""
 
 import os
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from shared.learning.data.headers import fields_that_may_name
 from shared.learning.data.images import odd_masks, read_image, read_mask, read_pairs, scale_to
 from shared.learning.data.tables import without_line
 from shared.learning.tasks import task_named
-from site_client.pictures import maker_of
+from site_client.pictures import class_shares, maker_of
 
 RAMP = np.linspace(0, 255, 40 * 48).reshape(40, 48).astype(np.uint8)
 EXACT = pytest.approx(RAMP / 255, abs=1e-6)
@@ -216,19 +218,23 @@ def test_dicom_by_another_name_is_called_dicom(read, tmp_path):
         read(tmp_path / "eye.png")
 
 
-def test_masks_that_are_empty_or_grey_are_told(tmp_path):
+def test_masks_that_are_empty_full_or_grey_are_told(tmp_path):
     black, white = np.zeros_like(RAMP), np.where(RAMP > 100, 255, 0).astype(np.uint8)
-    for name, mask in (("empty", black), ("grey", RAMP), ("good", white), ("numbers", np.minimum(white, 1))):
+    numbers = np.minimum(white, 1)
+    masks = {"empty": black, "grey": RAMP, "good": white, "numbers": numbers, "shifted": numbers + 1}
+    for name, mask in masks.items():
         save(tmp_path / "images" / f"{name}.png", RAMP)
         save(tmp_path / "masks" / f"{name}.png", mask)
     save(tmp_path / "masks" / "blurred.jpg", white)
     odd = odd_masks(tmp_path, 2)
     assert [path.name for path in odd.empty] == ["empty.png"]
+    assert [path.name for path in odd.full] == ["shifted.png"]
     assert [path.name for path in odd.grey] == ["grey.png"]
     said = [finding.text for finding in look_at_masks(task_named("octa_segmentation"), tmp_path, ("none", "vessel"))]
     of_empty = "1 mask is empty, none all over, as masks/empty.png; if something is to be seen there, mark it"
+    of_full = "1 mask has no pixel of none, as masks/shifted.png; what is none there must be 0"
     of_grey = "1 mask has grey values, as masks/grey.png: every value but 0 is taken for vessel; save what is meant as "
-    assert said == [f"octa_segmentation: {of_empty}", f"octa_segmentation: {of_grey}black and white"]
+    assert said == [f"octa_segmentation: {each}" for each in (of_empty, of_full, f"{of_grey}black and white")]
 
 
 def test_a_second_page_is_not_dropped_silently(tmp_path):
@@ -284,6 +290,67 @@ def test_a_mask_of_several_classes_says_their_numbers(tmp_path):
         read_mask(save(tmp_path / "b.png", np.full((48, 48), 9, np.uint8)), 3)
     with pytest.raises(DataError, match="JPEG changes the numbers of classes"):
         read_mask(save(tmp_path / "c.jpg", np.zeros((48, 48), np.uint8)), 3)
+
+
+def packed(path, values, bits):
+    """Save a grey PNG of so many bits a pixel, as Pillow does not."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], bits, 0, 0, 0, 0)
+    of_each = np.unpackbits(values[..., None].astype(np.uint8), axis=2)[..., 8 - bits :]  # (H, W, bits)
+    rows = b"".join(b"\0" + row.tobytes() for row in np.packbits(of_each.reshape(len(values), -1), axis=1))
+    picture = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + picture)
+    return path
+
+
+def in_palette(path, values, colours, **saved):
+    picture = Image.fromarray(values.astype(np.uint8)).convert("L")
+    picture.putpalette([level for colour in colours for level in colour])
+    picture.save(path, **saved)
+    return path
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_numbers_of_classes_are_those_in_the_file_in_any_number_of_bits(tmp_path, bits):
+    classes = np.arange(48 * 48).reshape(48, 48) % min(3, 2**bits)
+    path = packed(tmp_path / "a.png", classes, bits)
+    assert np.array_equal(read_mask(path, 3), classes)
+    assert np.array_equal(read_mask(path, 2), classes > 0)
+    if bits > 1:
+        with pytest.raises(DataError, match=r"has a pixel of 3, and the classes are numbered 0 to 2"):
+            read_mask(packed(tmp_path / "b.png", classes + 1, bits), 3)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+@pytest.mark.parametrize("colours", [[(0, 0, 0), (128, 0, 0), (0, 128, 0)], [(0, 0, 0), (1, 0, 0), (0, 1, 0)]])
+def test_numbers_of_classes_are_places_in_a_palette(tmp_path, colours, suffix):
+    classes = np.arange(48 * 48).reshape(48, 48) % 3
+    path = in_palette(tmp_path / f"a.{suffix}", classes, colours)
+    assert np.array_equal(read_mask(path, 3), classes)
+    assert np.array_equal(read_mask(path, 2), classes > 0)
+    shares = class_shares(path, 3)
+    assert shares is not None and shares == pytest.approx([1 / 3] * 3)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_masks_with_transparent_pixels_are_refused(tmp_path, classes):
+    drawn = (RAMP > 90).astype(np.uint8)
+    erased = np.where(RAMP > 200, 0, 255).astype(np.uint8)
+    for name in ("a.png", "a.tif"):
+        for levels in (np.dstack([drawn] * 2), np.dstack([drawn] * 4)):
+            levels[..., -1] = 255
+            assert np.array_equal(read_mask(save(tmp_path / name, levels), classes), drawn)
+            levels[..., -1] = erased
+            with pytest.raises(DataError, match=rf"/{name}: has transparent pixels; flatten it on black"):
+                read_mask(save(tmp_path / name, levels), classes)
+    colours = [(0, 0, 0), (255, 255, 255), (9, 9, 9)]
+    unused = in_palette(tmp_path / "unused.png", drawn, colours, transparency=2)
+    assert np.array_equal(read_mask(unused, classes), drawn)
+    with pytest.raises(DataError, match="has transparent pixels"):
+        read_mask(in_palette(tmp_path / "palette.png", drawn, colours, transparency=0), classes)
 
 
 def test_a_scaled_pixel_is_of_the_class_that_covers_most_of_it():

@@ -6,10 +6,11 @@ A data folder holds ``images/`` and ``masks/``; an image and its mask have the s
 
 from __future__ import annotations
 
+import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,10 +152,12 @@ class OddMasks:
 
     Args:
         empty: of the first class alone.
+        full: without a pixel of the first class.
         grey: of two classes, with more than two values: whatever is not 0 is the second.
     """
 
     empty: Sequence[Path]
+    full: Sequence[Path]
     grey: Sequence[Path]
 
 
@@ -164,15 +167,16 @@ def odd_masks(root: Path, classes: int) -> OddMasks:
     Raises:
         DataError: one cannot be read.
     """
-    empty, grey = [], []
+    empty, full, grey = [], [], []
     for path in files_by_stem(root / "masks", []).values():
-        levels, _ = read_levels(path)
-        values = np.unique(brightest(levels) if levels.ndim == 3 else levels)
-        if not read_mask(path, classes).any():
+        values, mask = np.unique(mask_levels(path, classes)[0]), read_mask(path, classes)
+        if not mask.any():
             empty.append(path)
+        elif mask.all():
+            full.append(path)
         elif classes == 2 and len(values) > 2 and path.suffix.lower() not in JPEG_EXTENSIONS:
             grey.append(path)
-    return OddMasks(empty, grey)
+    return OddMasks(empty, full, grey)
 
 
 def read_image(path: Path) -> NDArray[np.float32]:
@@ -196,16 +200,16 @@ def read_mask(path: Path, classes: int) -> NDArray[np.uint8]:
 
     Where it tells two classes apart, every value but 0 is the second in PNG and TIFF, so that masks of 0 and 1, of 0
     and 255 and of numbered classes all work. JPEG blurs 0 into small numbers beside each edge: there a pixel is set
-    from half of the range upwards. Where it tells more apart, a value is the number of its class, and JPEG cannot say
-    it. In a colour mask the brightest channel counts.
+    from half of the range upwards. Where it tells more apart, a value is the number of its class, as ``mask_levels``
+    takes it, and JPEG cannot say it. In a colour mask the brightest channel counts.
 
     Returns:
         (H, W) uint8, each in [0, classes).
 
     Raises:
-        DataError: the file cannot be read as an image of 8 or 16 bits, or has a value that is no class.
+        DataError: the file cannot be read as an image of 8 or 16 bits, is not opaque, or has a value that is no class.
     """
-    grey, highest = mask_levels(path)
+    grey, highest = mask_levels(path, classes)
     is_jpeg = path.suffix.lower() in JPEG_EXTENSIONS
     if classes == 2:
         return np.asarray(grey > (highest // 2 if is_jpeg else 0), dtype=np.uint8)
@@ -218,14 +222,24 @@ def read_mask(path: Path, classes: int) -> NDArray[np.uint8]:
     return grey.astype(np.uint8)
 
 
-def mask_levels(path: Path) -> tuple[NDArray[np.integer], int]:
-    """Return the brightest stored value of each pixel of a mask, (H, W), and the highest that there can be.
+def mask_levels(path: Path, classes: int) -> tuple[NDArray[np.integer], int]:
+    """Return the stored value of each pixel of a mask, (H, W), and the highest that there can be.
+
+    Of colours it is the brightest channel. Where a mask tells more than two classes apart, it is the number in the
+    file: the index of a palette's colour, and a grey value of 1, 2 or 4 bits as it is, not spread over 0 to 255.
 
     Raises:
-        DataError: the file cannot be read as an image of 8 or 16 bits.
+        DataError: the file cannot be read as an image of 8 or 16 bits, or is not opaque.
     """
-    levels, highest = read_levels(path)
-    return (brightest(levels) if levels.ndim == 3 else levels), highest
+    are_numbers = classes > 2
+    with _decoded(path) as (file, bits):
+        if _is_transparent(file):  # what was erased may keep its colour there
+            raise DataError([f"{short_name(path)}: has transparent pixels; flatten it on black."])
+        if are_numbers and file.mode == "P":
+            return np.asarray(file), 255
+        levels, highest = _levels(path, file)
+    grey = brightest(levels) if levels.ndim == 3 else levels
+    return (grey // (255 // (2**bits - 1)) if are_numbers and bits < 8 else grey), highest
 
 
 def brightest(levels: NDArray[np.integer]) -> NDArray[np.integer]:
@@ -372,28 +386,48 @@ def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int
     Raises:
         DataError: the file cannot be read as one image of 8 or 16 bits.
     """
+    with _decoded(path) as (file, _):
+        return _levels(path, file)
+
+
+def _levels(path: Path, file: ImageFile) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
+    if file.mode in _EIGHT_BIT_MODES:
+        return np.asarray(file.convert("L" if file.mode in {"1", "L", "LA"} else "RGB")), 255
+    if file.mode in _SIXTEEN_BIT_MODES:
+        return np.asarray(file).astype(np.uint16), 65535
+    raise DataError([f"{short_name(path)}: has pixels of type {file.mode}; save it with 8 or 16 bits, grey or colour."])
+
+
+@contextmanager
+def _decoded(path: Path) -> Iterator[tuple[ImageFile, int]]:
+    """Yield an image, decoded and turned, and how many bits its file has for a grey value or a place in its palette.
+
+    Raises:
+        DataError: it cannot be read as one image; or what is done with it meanwhile raises anything.
+    """
     alive()
     try:
         with warnings.catch_warnings():
             # Pillow warns where a file claims to be huge, and refuses only at twice that; here both are refused.
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=PICTURES) as file:
-                pages = getattr(file, "n_frames", 1)
-                mode = file.mode
+                if (pages := getattr(file, "n_frames", 1)) > 1:
+                    raise DataError(
+                        [f"{short_name(path)}: has {pages} pages; save the one that is meant as a file of its own."]
+                    )
+                bits = _bits(file)  # before decoding, which forgets it
                 _turn(file)
-                if mode in _EIGHT_BIT_MODES:
-                    levels = np.asarray(file.convert("L" if mode in {"1", "L", "LA"} else "RGB"))
-                else:
-                    levels = np.asarray(file)
+                yield file, bits
+    except DataError:
+        raise
     except Exception as error:  # Pillow lets through whatever its readers raise over wrong bytes
         raise unreadable(path, error) from error
-    if pages > 1:
-        raise DataError([f"{short_name(path)}: has {pages} pages; save the one that is meant as a file of its own."])
-    if mode in _EIGHT_BIT_MODES:
-        return levels, 255
-    if mode in _SIXTEEN_BIT_MODES:
-        return levels.astype(np.uint16), 65535
-    raise DataError([f"{short_name(path)}: has pixels of type {mode}; save it with 8 or 16 bits, grey or colour."])
+
+
+def _bits(file: ImageFile) -> int:
+    """Return how many bits a file has for each value, by Pillow's name of how it is stored, as "L;4" or "I;16B"."""
+    named = re.search(r";([0-9]+)", str(file.tile[0].args))
+    return int(named[1]) if named else 1 if file.mode == "1" else 8
 
 
 def _turn(file: ImageFile) -> None:
@@ -406,6 +440,13 @@ def _turn(file: ImageFile) -> None:
     with suppress(Exception), warnings.catch_warnings():  # EXIF that cannot be read turns nothing, whatever it raises
         warnings.simplefilter("ignore")
         ImageOps.exif_transpose(file, in_place=True)
+
+
+def _is_transparent(file: ImageFile) -> bool:
+    """Return whether any pixel of an image is not opaque; of grey in 16 bits Pillow does not tell."""
+    if file.mode not in _EIGHT_BIT_MODES or not file.has_transparency_data:
+        return False
+    return bool((np.asarray(file.convert("RGBA"))[..., 3] < 255).any())
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
