@@ -267,6 +267,7 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
     yield Finding("ok", f"{task_name}: {pluralize(len(found.samples), 'labelled image')} in {root}; classes: {classes}")
     if task.labels_pixels:
         yield from look_at_masks(task, root, found.classes)
+    yield from look_at_levels(task, root)
     yield from _held_out(task, found)
 
 
@@ -290,26 +291,40 @@ def usual_options(task: Task, labels: Sequence[str]) -> Options:
 
 def look_at_masks(task: Task, root: Path, classes: Sequence[str]) -> Iterator[Finding]:
     """Report the masks, of readable images, that may mean something else than they say."""
-    from shared.learning.data.images import odd_masks, short_name  # noqa: PLC0415  (keeps --help instant)
-
-    def warning(count: str, what: str, files: Sequence[Path], remedy: str) -> Finding:
-        more = ", …" if len(files) > _SHOWN_FILES else ""
-        some = escape(", ".join(short_name(path) for path in files[:_SHOWN_FILES]) + more)
-        return Finding("warning", f"{task.name}: {count} {what}, as {some}{remedy}")
+    from shared.learning.data.images import odd_masks  # noqa: PLC0415  (keeps --help instant)
 
     odd = odd_masks(root, len(classes))
     if odd.empty:
         count = pluralize(len(odd.empty), "mask is", "masks are")
         remedy = "; if something is to be seen there, mark it"
-        yield warning(count, f"empty, {classes[0]} all over", odd.empty, remedy)
+        yield _about(task, f"{count} empty, {classes[0]} all over", odd.empty, remedy)
     if odd.full:
         count = pluralize(len(odd.full), "mask has", "masks have")
         remedy = f"; what is {classes[0]} there must be 0"
-        yield warning(count, f"no pixel of {classes[0]}", odd.full, remedy)
+        yield _about(task, f"{count} no pixel of {classes[0]}", odd.full, remedy)
     if odd.grey:
         count = pluralize(len(odd.grey), "mask has", "masks have")
         remedy = f": every value but 0 is taken for {classes[1]}; save what is meant as black and white"
-        yield warning(count, "grey values", odd.grey, remedy)
+        yield _about(task, f"{count} grey values", odd.grey, remedy)
+
+
+def look_at_levels(task: Task, root: Path) -> Iterator[Finding]:
+    """Report the images that a model sees almost black, as 12 bits in a file of 16."""
+    from shared.learning.data.images import dim_images  # noqa: PLC0415  (keeps --help instant)
+
+    if dim := dim_images(root):
+        count = pluralize(len(dim), "image reaches", "images reach")
+        remedy = ", and may be seen almost black; export levels up to the file's highest (12 bits in 16: times 16)"
+        yield _about(task, f"{count} less than an eighth of what the file can say", dim, remedy)
+
+
+def _about(task: Task, what: str, files: Sequence[Path], remedy: str) -> Finding:
+    """Return a warning that names some of the files that it is about."""
+    from shared.learning.data.images import short_name  # noqa: PLC0415  (keeps --help instant)
+
+    more = ", …" if len(files) > _SHOWN_FILES else ""
+    some = escape(", ".join(short_name(path) for path in files[:_SHOWN_FILES]) + more)
+    return Finding("warning", f"{task.name}: {what}, as {some}{remedy}")
 
 
 def _held_out(task: Task, found: Collection) -> Iterator[Finding]:

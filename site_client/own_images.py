@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shared.check import Finding, labels_of, look_at_masks, require_task, usual_options
+from shared.check import Finding, labels_of, look_at_levels, look_at_masks, require_task, usual_options
 from shared.errors import ConfigurationError, DataError
 from shared.escaping import escape
 from shared.exchange.reading import check_record
@@ -127,6 +127,7 @@ class LookAtOwn(Question[list[Finding]]):
         yield Finding("ok", f"{self.task}: {images} in {self.root}; classes: {classes}")
         if task.labels_pixels:
             yield from look_at_masks(task, self.root, dataset.classes)
+        yield from look_at_levels(task, self.root)
         divides = f"{self.by} {'divides them' if self.run else 'would divide them, for example,'}"
         yield from _divided(task, dataset, parts, divides)
         yield _copies(self.task, parts)

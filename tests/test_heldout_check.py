@@ -42,7 +42,7 @@ def warnings(root: Path, task: str) -> list[str]:
     ("masks", "expected"),
     [
         ([HALF, HALF], []),
-        ([HALF, FULL, HALF], []),
+        ([HALF, FULL, HALF], ["1 mask has no pixel of background"]),
         ([HALF], ["there is one image alone, and its score says little; add others"]),
         (
             [EMPTY, EMPTY],
@@ -51,7 +51,13 @@ def warnings(root: Path, task: str) -> list[str]:
                 "every image shows background alone, so that a model which always says so scores best",
             ],
         ),
-        ([FULL, FULL], ["every image shows vessel alone, so that a model which always says so scores best"]),
+        (
+            [FULL, FULL],
+            [
+                "2 masks have no pixel of background",
+                "every image shows vessel alone, so that a model which always says so scores best",
+            ],
+        ),
         (
             [HALF, EMPTY, EMPTY],
             [

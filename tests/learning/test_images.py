@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from shared.check import look_at_masks
+from shared.check import look_at_levels, look_at_masks
 from shared.errors import DataError
 from shared.learning.data.dicom import read_any_levels
+from shared.learning.data.graded_images import read_colour
 from shared.learning.data.headers import fields_that_may_name
 from shared.learning.data.images import odd_masks, read_image, read_mask, read_pairs, scale_to
 from shared.learning.data.tables import without_line
 from shared.learning.tasks import task_named
-from site_client.pictures import class_shares, maker_of
+from site_client.pictures import class_shares, maker_of, measured
 
 RAMP = np.linspace(0, 255, 40 * 48).reshape(40, 48).astype(np.uint8)
 EXACT = pytest.approx(RAMP / 255, abs=1e-6)
@@ -235,6 +236,47 @@ def test_masks_that_are_empty_full_or_grey_are_told(tmp_path):
     of_full = "1 mask has no pixel of none, as masks/shifted.png; what is none there must be 0"
     of_grey = "1 mask has grey values, as masks/grey.png: every value but 0 is taken for vessel; save what is meant as "
     assert said == [f"octa_segmentation: {each}" for each in (of_empty, of_full, f"{of_grey}black and white")]
+
+
+def grey_tiff(path, rows, bits, photometric):
+    """Save an uncompressed grey TIFF, of 12 bits or with 0 for white, as Pillow does not."""
+    content = rows.tobytes()
+    width, fields = 48, 9
+    start = 8 + 2 + 12 * fields + 4
+    tags = [(256, width), (257, 40), (258, bits), (259, 1), (262, photometric), (273, start), (277, 1), (278, 40)]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in [*tags, (279, len(content))])
+    path.write_bytes(b"II*\0" + struct.pack("<IH", 8, fields) + entries + bytes(4) + content)
+    return path
+
+
+def test_twelve_bits_of_tiff_keep_their_range(tmp_path):
+    levels = RAMP.astype(np.uint16) * 16 + 15
+    first, second = levels[:, ::2], levels[:, 1::2]  # 2 of 12 bits in 3 bytes
+    rows = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], axis=2).astype(np.uint8)
+    path = grey_tiff(tmp_path / "a.tif", rows, bits=12, photometric=1)
+    assert read_image(path) == pytest.approx(levels / 4095, abs=1e-6)
+    assert read_colour(path, 48).max() == 255
+    assert measured(path).bit_depth == "more than 8"
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("u1", 8), ("<u2", 16)])
+def test_a_tiff_with_0_for_white_is_turned_back(tmp_path, kind, bits):
+    path = grey_tiff(tmp_path / "a.tif", RAMP.astype(kind), bits=bits, photometric=0)
+    assert np.array_equal(read_any_levels(path)[0], 2**bits - 1 - RAMP.astype(np.uint16))
+
+
+def test_images_that_are_seen_almost_black_are_told(tmp_path):
+    save(tmp_path / "images" / "12-of-16.png", RAMP.astype(np.uint16) * 16)
+    save(tmp_path / "images" / "16.png", RAMP.astype(np.uint16) * 256)
+    save(tmp_path / "images" / "8.jpg", RAMP)
+    save(tmp_path / "masks" / "8.png", RAMP // 250)
+    (said,) = look_at_levels(task_named("octa_segmentation"), tmp_path)
+    assert said.text.startswith(
+        "octa_segmentation: 1 image reaches less than an eighth of what the file can say, as images/12-of-16.png, and "
+    )
+    save(tmp_path / "by_class" / "healthy" / "8.png", RAMP // 16)
+    (said,) = look_at_levels(task_named("image_classification"), tmp_path / "by_class")
+    assert "as healthy/8.png, and" in said.text
 
 
 def test_a_second_page_is_not_dropped_silently(tmp_path):

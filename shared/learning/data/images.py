@@ -36,6 +36,8 @@ _DICOM_MARK, _DICOM_MARK_AT = b"DICM", 128
 _NAMES = {".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".dcm": "DICOM"}  # others are called as they end
 _EIGHT_BIT_MODES = {"L", "LA", "RGB", "RGBA", "P", "1"}
 _SIXTEEN_BIT_MODES = {"I;16", "I;16L", "I;16B"}
+_PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0  # a tag of TIFF
+_DIM = 1 / 8  # of the highest value; so dark are 12 bits in a file of 16
 
 
 OfLevels = Callable[[NDArray[np.uint8] | NDArray[np.uint16], int], NDArray[np.float32]]
@@ -172,11 +174,27 @@ def odd_masks(root: Path, classes: int) -> OddMasks:
         values, mask = np.unique(mask_levels(path, classes)[0]), read_mask(path, classes)
         if not mask.any():
             empty.append(path)
-        elif mask.all():
+        if mask.all():
             full.append(path)
-        elif classes == 2 and len(values) > 2 and path.suffix.lower() not in JPEG_EXTENSIONS:
+        if classes == 2 and len(values) > 2 and path.suffix.lower() not in JPEG_EXTENSIONS:
             grey.append(path)
     return OddMasks(empty, full, grey)
+
+
+def dim_images(root: Path) -> list[Path]:
+    """Return the images of a data folder whose brightest pixel does not reach an eighth of what their file can say.
+
+    The PNG, JPEG and TIFF files of ``images`` are looked at, or of the whole folder where it has no such folder. What
+    cannot be read is passed over; that is told elsewhere.
+    """
+    images = root / "images"
+    found = []
+    for path in sorted((images if images.is_dir() else root).rglob("*")):
+        if path.suffix.lower() in EXTENSIONS and path.is_file():
+            with suppress(DataError):
+                levels, highest = read_levels(path)
+                found += [path] if levels.max() < _DIM * highest else []
+    return found
 
 
 def read_image(path: Path) -> NDArray[np.float32]:
@@ -187,7 +205,7 @@ def read_image(path: Path) -> NDArray[np.float32]:
     green, unchanged.
 
     Returns:
-        (H, W) float32 in [0, 1]: the stored value over 255 or 65535, whatever values the image makes use of.
+        (H, W) float32 in [0, 1]: the stored value over the highest that its bits allow, whatever values are in use.
 
     Raises:
         DataError: the file cannot be read as an image of 8 or 16 bits.
@@ -237,7 +255,7 @@ def mask_levels(path: Path, classes: int) -> tuple[NDArray[np.integer], int]:
             raise DataError([f"{short_name(path)}: has transparent pixels; flatten it on black."])
         if are_numbers and file.mode == "P":
             return np.asarray(file), 255
-        levels, highest = _levels(path, file)
+        levels, highest = _levels(path, file, bits)
     grey = brightest(levels) if levels.ndim == 3 else levels
     return (grey // (255 // (2**bits - 1)) if are_numbers and bits < 8 else grey), highest
 
@@ -376,9 +394,10 @@ def not_hidden(folder: Path) -> list[Path]:
 
 
 def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
-    """Return the stored values of one image, and the highest value that their bit depth allows: 255 or 65535.
+    """Return the stored values of one image, and the highest value that their bits allow: 255, 4095 or 65535.
 
-    The image is turned as viewers show it: as its EXIF says.
+    The image is turned as viewers show it: as its EXIF says. A TIFF in which 0 is white is turned back. Of colours in
+    16 bits Pillow keeps the upper 8.
 
     Returns:
         (H, W) or (H, W, 3) uint8 or uint16, and that value.
@@ -386,15 +405,19 @@ def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int
     Raises:
         DataError: the file cannot be read as one image of 8 or 16 bits.
     """
-    with _decoded(path) as (file, _):
-        return _levels(path, file)
+    with _decoded(path) as (file, bits):
+        return _levels(path, file, bits)
 
 
-def _levels(path: Path, file: ImageFile) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
+def _levels(path: Path, file: ImageFile, bits: int) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
     if file.mode in _EIGHT_BIT_MODES:
         return np.asarray(file.convert("L" if file.mode in {"1", "L", "LA"} else "RGB")), 255
     if file.mode in _SIXTEEN_BIT_MODES:
-        return np.asarray(file).astype(np.uint16), 65535
+        highest = 2**bits - 1
+        levels = np.asarray(file).astype(np.uint16)
+        # Pillow turns back what is inverted in 8 bits alone
+        is_inverted = getattr(file, "tag_v2", {}).get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+        return highest - levels if is_inverted else levels, highest
     raise DataError([f"{short_name(path)}: has pixels of type {file.mode}; save it with 8 or 16 bits, grey or colour."])
 
 
