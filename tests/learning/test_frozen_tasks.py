@@ -1,6 +1,7 @@
 """Referable retinopathy and diseases of the fundus: what is read, a base that never changes, and balanced classes."""
 
 import csv
+import unicodedata
 from collections import Counter
 from functools import partial
 from types import SimpleNamespace
@@ -14,9 +15,10 @@ from safetensors import safe_open
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.records.run import RunConfiguration
 from shared.learning.data.augmentation import Augmentation
-from shared.learning.data.labelled_photographs import read_labelled, read_retina, retina_square
+from shared.learning.data.labelled_photographs import labelled_units, read_labelled, read_retina, retina_square
 from shared.learning.data.scans import PICTURES, read_scans, three_channels
 from shared.learning.data.splits import Folds, SplitPlan
+from shared.learning.data.units import settled
 from shared.learning.new_runs import as_of_now
 from shared.learning.run_checks import check_together
 from shared.learning.targets import trained_counts
@@ -90,6 +92,7 @@ def listed(root, rows):
         ([["x", "e.png", "b.png", "c.png", "d.png", "0"]], "e.png"),
         ([["x", "a.png", "b.png", "c.png", "d.png", "0"]] * 2, "there twice"),
         ([["", "a.png", "b.png", "c.png", "d.png", "0"]], "is empty"),
+        ([["x", "a.png", "b.png", "c.png", "d.png", "0", "5"]], r"scans\.csv, line 2: has more cells than columns"),
         ([], "lists no scan"),
     ],
 )
@@ -144,7 +147,9 @@ def test_labels_come_from_a_table_or_from_folders(data, tmp_path):
     [
         ("id,label\na,normal\n", "'b' has no line"),
         ("id,label\na,normal\nb,drusen\n", "label must be one of normal, glaucoma, cataract"),
-        ("id,label\na,normal\na,normal\n", "there twice"),
+        ("id,label\na,normal\na,normal\n", "line 3: 'a' is there twice; keep one line"),
+        ("id,label\na,normal\nB.png,normal\n", "line 3: nothing here is called 'B.png'; write it without its ending"),
+        ("id,label\na,0,5\nb,normal\n", "line 2: has more cells than columns"),
         ("id,grade\na,1\n", "must be id and label"),
     ],
 )
@@ -155,6 +160,20 @@ def test_wrong_labels_are_explained(tmp_path, text, sentence):
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(DataError, match=sentence):
         read_labelled(tmp_path, LABELS, partial(read_retina, side=32))
+
+
+def test_names_are_found_in_either_way_to_write_accents_and_blank_rows_are_none(tmp_path):
+    composed, apart = unicodedata.normalize("NFC", "Müller"), unicodedata.normalize("NFD", "Müller")
+    (tmp_path / "images").mkdir()
+    for level, name in enumerate(("a", apart)):
+        Image.fromarray(np.full((40, 40, 3), level, np.uint8)).save(tmp_path / "images" / f"{name}.png")
+    rows = f"id,label\na,normal,\n,\n{composed},cataract\n , \n"
+    (tmp_path / "labels.csv").write_text(rows, encoding="utf-8")
+    (tmp_path / "split.csv").write_text(rows.replace("label", "group"), encoding="utf-8")
+    assert {(unit.id, unit.kind, unit.group) for unit in settled(labelled_units(tmp_path), tmp_path, None)} == {
+        ("a", "normal", "normal"),
+        (apart, "cataract", "cataract"),
+    }
 
 
 def test_images_of_rare_classes_are_seen_more_often_and_count_once(data):

@@ -132,22 +132,22 @@ def test_every_line_that_is_wrong_is_named(tmp_path):
     listed(tmp_path, "\n".join(lines), *"abcdefghijz")
     (tmp_path / "grades.txt").write_text("none\nmild\nmoderate\nsevere\nproliferative\n")
     grade = "grade must be a whole number from 0 to 4, not"
-    absent = "write a file's name without its ending, or remove the line."
+    absent = "write a name that is here, or remove the line."
+    too_long = "has more cells than columns; put a text with a comma into quotation marks, or remove what is too much."
     assert problems_of(tmp_path) == (
+        f"labels.csv, line 9: {too_long}",
+        "labels.csv, line 8: 'a' is there twice; keep one line.",
+        f"labels.csv, line 10: nothing here is called '../../etc/passwd'; {absent}",
+        "labels.csv, line 11: nothing here is called 'h.png'; write it without its ending, as 'h'.",
+        f"labels.csv, line 14: nothing here is called 'new\\nline'; {absent}",
+        "labels.csv: the image 'z' has no line; add one.",
         f"labels.csv, line 3: {grade} '1.0'.",
         f"labels.csv, line 4: {grade} '5'.",
         f"labels.csv, line 5: {grade} '-1'.",
         f"labels.csv, line 6: {grade} ''.",
         f"labels.csv, line 7: {grade} ''.",
-        "labels.csv, line 8: 'a' is there twice; keep one line.",
-        "labels.csv, line 9: has more than two cells; keep id and grade.",
         f"labels.csv, line 12: {grade} '²'.",
         f"labels.csv, line 15: {grade} '0001'.",
-        f"labels.csv: no image is called '../../etc/passwd'; {absent}",
-        f"labels.csv: no image is called 'h.png'; {absent}",
-        f"labels.csv: no image is called 'new\\nline'; {absent}",
-        "labels.csv: the image 'h' has no line; add one.",
-        "labels.csv: the image 'z' has no line; add one.",
     )
 
 

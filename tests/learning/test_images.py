@@ -14,7 +14,7 @@ from shared.learning.data.dicom import read_any_levels
 from shared.learning.data.graded_images import read_colour
 from shared.learning.data.headers import fields_that_may_name
 from shared.learning.data.images import odd_masks, read_image, read_mask, read_pairs, scale_to
-from shared.learning.data.tables import without_line
+from shared.learning.data.tables import Row, named_rows, without_line
 from shared.learning.tasks import task_named
 from site_client.pictures import class_shares, maker_of, measured
 
@@ -209,6 +209,35 @@ def test_many_names_without_a_line_are_one_line_with_their_number():
     assert one == "labels.csv: the image 'eye-0' has no line; add one."
     assert without_line("labels.csv", "the image ", names) == [
         "labels.csv: 4 names have no line, as the image 'eye-0', 'eye-1', 'eye-2'; add one for each."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "remedy"),
+    [
+        ("eye-1.png", "write it without its ending, as 'eye-1'."),
+        ("EYE-1", "did you mean 'eye-1'?"),
+        ("7", "did you mean '007'? Excel drops zeros in front."),
+        ("8", "write a name that is here, or remove the line."),
+    ],
+)
+def test_a_row_of_no_image_is_told_what_it_was_perhaps_meant_for(written, remedy):
+    problems: list[str] = []
+    rows = [Row(2, {"id": written}), Row(3, {"id": "eye-2"})]
+    assert named_rows("labels.csv", rows, ["007", "eye-1", "eye-2"], "the image ", problems) == [("eye-2", rows[1])]
+    assert problems[0] == f"labels.csv, line 2: nothing here is called {written!r}; {remedy}"
+    assert all("'007'" in told or "'eye-1'" in told for told in problems[1:])
+
+
+def test_many_rows_of_no_image_or_written_twice_are_one_line_each_with_their_number():
+    problems: list[str] = []
+    names = [f"{number:03}" for number in range(8)]
+    rows = [Row(line, {"id": str(int(name))}) for line, name in enumerate(names[:4], start=2)]
+    rows += [Row(line, {"id": name}) for line, name in enumerate(2 * names[4:], start=6)]
+    named_rows("labels.csv", rows, names, "the image ", problems)
+    assert problems == [
+        "labels.csv: 4 ids are there twice, as '004', '005', '006'; keep one line.",
+        "labels.csv: 4 ids are of nothing here, as '0', '1', '2'; did you mean '000'? Excel drops zeros in front.",
     ]
 
 

@@ -91,6 +91,7 @@ def read(root):
         ("id,file,label\nx,a.wav,normal\ny,./a.wav,normal\n", "line 3: ./a.wav is listed twice"),
         ("id,file,label\nx,a.wav,murmur\n", "line 2: label must be one of normal, abnormal, not 'murmur'"),
         ("id,file,label\nx,a.wav\n", "label must be one of"),
+        ("id,file,label\nx,a.wav,normal,loud\n", r"recordings\.csv, line 2: has more cells than columns"),
         ("id,file,label,group\nx,a.wav,normal,\n", "the group is empty"),
         ("id,file,label\nx,c.wav,normal\n", r"line 2: site/c\.wav: cannot be read as WAV"),
     ],
@@ -360,7 +361,7 @@ def test_a_split_file_speaks_of_recordings(data, tmp_path):
     with pytest.raises(DataError) as error:
         opened("spectrograms", folder)
     assert list(error.value.problems) == [
-        "split.csv: nothing here is called 'other'; remove the line.",
+        "split.csv, line 7: nothing here is called 'other'; write a name that is here, or remove the line.",
         f"split.csv: '{names[0]}' has no line; add one.",
     ]
 

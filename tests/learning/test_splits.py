@@ -82,6 +82,7 @@ def test_a_group_column_is_enough(tmp_path):
         ("id,split\na,train\nb,train\nc,train\n", ["validation set is empty", "test set is empty"]),
         ("id,split,group\na,train,x\nb,test,x\nc,validation,y\n", ["group 'x' is in test and train"]),
         ("id,group\na,x\nb,\nc,y\n", ["the group of 'b' is empty"]),
+        ("id,group\na,x,1\nb,x\nc,y\n", ["split.csv, line 2: has more cells than columns"]),
     ],
 )
 def test_a_wrong_file_is_explained_completely(tmp_path, text, sentences):

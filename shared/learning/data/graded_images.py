@@ -25,7 +25,7 @@ from shared.errors import DataError
 from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.dicom import read_any_levels
 from shared.learning.data.images import EXTENSIONS, files_by_stem, formats_of, not_hidden, short_name
-from shared.learning.data.tables import read_table, without_line
+from shared.learning.data.tables import named_rows, read_table, shown
 from shared.learning.data.units import Unit, hashed
 
 LABELS_FILE = "labels.csv"
@@ -176,34 +176,23 @@ def _read_listed(root: Path, names: tuple[str, ...], problems: list[str]) -> _Li
 def _read_labels(path: Path, ids: Collection[str], grades: int, problems: list[str]) -> dict[str, int]:
     """Return the grade of each image, from ``labels.csv``."""
     try:
-        columns, rows = read_table(path)
+        columns, rows = read_table(path, problems)
     except DataError as error:
         problems += error.problems
         return {}
     if sorted(columns) != ["grade", "id"]:
-        found = ", ".join(_shown(str(column)) for column in columns) or "none"
+        found = ", ".join(shown(str(column)) for column in columns) or "none"
         problems.append(f"{path.name}: the columns must be id and grade, with commas between; found: {found}.")
         return {}
     grade_of: dict[str, int] = {}
-    seen: set[str] = set()
-    for line, row in rows:
-        image, grade = ((row[column] or "").strip() for column in ("id", "grade"))
-        if len(row) > len(columns):
-            problems.append(f"{path.name}, line {line}: has more than two cells; keep id and grade.")
-        if image in seen:
-            problems.append(f"{path.name}, line {line}: {_shown(image)} is there twice; keep one line.")
-        seen.add(image)
+    for image, (line, cells) in named_rows(path.name, rows, ids, "the image ", problems):
+        grade = cells["grade"]
         if re.fullmatch("[0-9]{1,3}", grade) and int(grade) < grades:
             grade_of[image] = int(grade)
         else:
             problems.append(
-                f"{path.name}, line {line}: grade must be a whole number from 0 to {grades - 1}, not {_shown(grade)}."
+                f"{path.name}, line {line}: grade must be a whole number from 0 to {grades - 1}, not {shown(grade)}."
             )
-    problems += [
-        f"{path.name}: no image is called {_shown(image)}; write a file's name without its ending, or remove the line."
-        for image in sorted(seen - set(ids))
-    ]
-    problems += without_line(path.name, "the image ", sorted(set(ids) - seen))
     return grade_of
 
 
@@ -263,7 +252,7 @@ def _read_names(path: Path, problems: list[str]) -> tuple[str, ...]:
         problems.append(f"{path.name}: cannot be read ({error}); save it as text in UTF-8.")
         return ()
     wrong = [
-        f"{path.name}, line {line}: {_shown(name)} is not a new name of 1 to {_LONGEST_NAME} letters; write one."
+        f"{path.name}, line {line}: {shown(name)} is not a new name of 1 to {_LONGEST_NAME} letters; write one."
         for line, name in enumerate(names, start=1)
         if not (name.isprintable() and 0 < len(name) <= _LONGEST_NAME) or name in names[: line - 1]
     ]
@@ -273,8 +262,3 @@ def _read_names(path: Path, problems: list[str]) -> tuple[str, ...]:
         ]
     problems += wrong
     return () if wrong else tuple(names)
-
-
-def _shown(text: str) -> str:
-    """Return text from a file as part of a sentence: in quotes, without line breaks, not too long."""
-    return repr(text if len(text) <= _LONGEST_NAME else text[:_LONGEST_NAME] + "…")

@@ -19,7 +19,7 @@ from shared.escaping import escape
 from shared.learning.data import MOST_LABELS
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, LABELS_FILE, GradedImage, read_colour
 from shared.learning.data.images import brightest, files_by_stem, formats_of, misnamed, not_hidden
-from shared.learning.data.tables import read_table, without_line
+from shared.learning.data.tables import named_rows, read_table
 from shared.learning.data.units import Listed, Unit, hashed
 from shared.plurals import pluralize
 
@@ -179,22 +179,18 @@ def labels_of(
     Raises:
         DataError: it has other columns.
     """
-    columns, rows = read_table(root / LABELS_FILE)
+    columns, rows = read_table(root / LABELS_FILE, problems)
     if sorted(columns) != ["id", "label"]:
         found = ", ".join(escape(str(column)) for column in columns) or "none"
         raise DataError([f"{LABELS_FILE}: the columns must be id and label, with commas between; found: {found}."])
     label_of: dict[str, str] = {}
-    for line, row in rows:
-        name, label = ((row[column] or "").strip() for column in ("id", "label"))
-        if name in label_of or name not in files:
-            problems.append(f"{LABELS_FILE}, line {line}: {escape(name)!r} is there twice, or no image's name.")
-        elif classes is not None and label not in classes:
+    for name, (line, cells) in named_rows(LABELS_FILE, rows, files, "the image ", problems):
+        label = cells["label"]
+        if classes is None or label in classes:
+            label_of[name] = label
+        else:
             told = ", ".join(classes)
             problems.append(f"{LABELS_FILE}, line {line}: label must be one of {told}, not {escape(label)!r}.")
-        else:
-            label_of[name] = label
-    if not problems:
-        problems += without_line(LABELS_FILE, "the image ", sorted(files.keys() - label_of))
     return label_of
 
 

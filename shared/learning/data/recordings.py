@@ -119,7 +119,7 @@ def list_recordings(root: Path, labels: Sequence[str] | None, problems: list[str
     Raises:
         DataError: the table cannot be read, or its columns are others.
     """
-    columns, rows = read_table(root / RECORDINGS_FILE)
+    columns, rows = read_table(root / RECORDINGS_FILE, problems)
     if sorted(set(columns) - {_GROUP}) != sorted(_COLUMNS) or len(set(columns)) < len(columns):
         found = ", ".join(escape(str(column)) for column in columns) or "none"
         raise DataError(
@@ -128,9 +128,9 @@ def list_recordings(root: Path, labels: Sequence[str] | None, problems: list[str
     listed: list[tuple[int, Listed]] = []
     ids: set[str] = set()
     files: set[Path] = set()
-    for line, row in rows:
+    for line, cells in rows:
         where = f"{RECORDINGS_FILE}, line {line}"
-        name, text, label, group = ((row.get(column) or "").strip() for column in (*_COLUMNS, _GROUP))
+        name, text, label, group = (cells.get(column, "") for column in (*_COLUMNS, _GROUP))
         file = path_within(root, text)
         if not name or name in ids or set(name) & set("/\\"):
             problems.append(f"{where}: id {escape(name)!r} is empty, there twice, or has a slash; correct it.")

@@ -117,15 +117,14 @@ def _listed(root: Path, severities: Sequence[str] | None, problems: list[str]) -
     Raises:
         DataError: the table cannot be read, or its columns are others.
     """
-    columns, rows = read_table(root / SCANS_FILE)
+    columns, rows = read_table(root / SCANS_FILE, problems)
     if sorted(columns) != sorted(_COLUMNS):
         found = ", ".join(str(column) for column in columns) or "none"
         raise DataError([f"{SCANS_FILE}: the columns must be {', '.join(_COLUMNS)}; found: {escape(found)}."])
     listed: dict[int, _Listed] = {}
     ids: set[str] = set()
-    for line, row in rows:
+    for line, cells in rows:
         where = f"{SCANS_FILE}, line {line}"
-        cells = {column: (row.get(column) or "").strip() for column in _COLUMNS}
         name, severity = cells["id"], cells["severity"]
         paths = {cells[picture]: path_within(root, cells[picture]) for picture in PICTURES}
         outside = [text for text, path in paths.items() if path is None]

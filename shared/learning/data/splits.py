@@ -18,7 +18,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.errors import DataError
-from shared.learning.data.tables import read_table, without_line
+from shared.learning.data.tables import named_rows, read_table
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
@@ -111,22 +111,16 @@ def read_split_file(path: Path, ids: Sequence[str]) -> SplitFile:
     Raises:
         DataError: names every line that is wrong, every image that is missing in the file and the reverse.
     """
-    columns, rows = read_table(path)
+    problems: list[str] = []
+    columns, rows = read_table(path, problems)
     unknown = set(columns) - {"id", "split", "group"}
     if "id" not in columns or len(columns) < 2 or unknown or len(set(columns)) < len(columns):
         found = ", ".join(str(column) for column in columns) or "none"
         raise DataError([f"{path.name}: the columns must be id and one or both of split and group; found: {found}."])
 
-    problems: list[str] = []
     split: dict[str, SplitName] = {}
     group: dict[str, str] = {}
-    seen: set[str] = set()
-    for line, row in rows:
-        cells = {column: (row.get(column) or "").strip() for column in columns}
-        image = cells["id"]
-        if image in seen:
-            problems.append(f"{path.name}, line {line}: '{image}' is there twice; keep one line.")
-        seen.add(image)
+    for image, (line, cells) in named_rows(path.name, rows, ids, "", problems):
         if "split" in cells:
             name = next((known for known in SPLITS if known == cells["split"]), None)
             if name is None:
@@ -137,10 +131,6 @@ def read_split_file(path: Path, ids: Sequence[str]) -> SplitFile:
             if not cells["group"]:
                 problems.append(f"{path.name}, line {line}: the group of '{image}' is empty; name one for each image.")
             group[image] = cells["group"]
-    problems += [
-        f"{path.name}: nothing here is called '{image}'; remove the line." for image in sorted(seen - set(ids))
-    ]
-    problems += without_line(path.name, "", sorted(set(ids) - seen))
     if problems:
         raise DataError(problems)
     return SplitFile(split=split, group=group)
