@@ -1,9 +1,12 @@
 """Graded images: both ways to say the grades, every format, and one error that says everything."""
 
 import builtins
+import os
 import struct
+import tempfile
 import zlib
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pydicom
@@ -287,6 +290,10 @@ def test_unreadable_files_are_all_named(tmp_path):
     assert [problem.split(":")[0] for problem in problems] == [
         "0/huge.png", "0/larger.png", "0/note.dcm", "1/small.png", "0/torn.png", "1/torn_too.jpg",
     ]  # fmt: skip
+    assert problems[:2] == (
+        "0/huge.png: has 100,000,000 pixels, more than 89,478,485; scale it down.",
+        "0/larger.png: has 900,000,000 pixels, more than 89,478,485; scale it down.",
+    )
 
 
 def test_reasons_show_no_path(tmp_path):
@@ -477,3 +484,49 @@ def test_list_images(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="none: has no image in it"):
         list_images(tmp_path / "none")
+
+
+def test_dicom_without_its_ending_is_told_how_to_be_called(tmp_path):
+    for number in range(4):
+        path = dicom(tmp_path / "eyes" / f"1.2.84{number}", GREY)
+        sentence = f"eyes/1.2.84{number}: is a DICOM file; call it 1.2.84{number}.dcm."
+        with pytest.raises(DataError) as caught:
+            list_images(path)
+        assert caught.value.problems == (sentence,)
+        if number == 0:
+            (tmp_path / "eyes" / "notes.txt").write_text("x")
+            with pytest.raises(DataError) as caught:
+                list_images(tmp_path / "eyes")
+            assert caught.value.problems[0] == sentence
+            assert caught.value.problems[1].startswith("eyes/notes.txt: is not a PNG")
+    with pytest.raises(
+        DataError, match=r"eyes: 4 DICOM files do not end in \.dcm, as eyes/1\.2\.840, .*; rename them\."
+    ):
+        list_images(tmp_path / "eyes")
+    with pytest.raises(DataError, match="eyes: 5 files are not PNG, JPEG or TIFF, as "):
+        list_files(tmp_path / "eyes")
+
+
+def test_what_desktops_and_synology_leave_is_passed_over(tmp_path):
+    save(tmp_path / "eyes" / "a.png")
+    save(tmp_path / "eyes" / "@eaDir" / "a.png" / "SYNOPHOTO_THUMB_M.jpg")
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (tmp_path / "eyes" / name).write_bytes(b"x")
+    assert [path.name for path in list_images(tmp_path / "eyes")] == ["a.png"]
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="Windows knows no such user")
+def test_a_file_that_may_not_be_read_is_a_problem_of_its_own(tmp_path):
+    with tempfile.TemporaryDirectory() as home:  # where another user may look, too
+        Path(home).chmod(0o755)
+        path = save(Path(home) / "a.png")
+        path.chmod(0)
+        was = os.geteuid()
+        os.seteuid(was or 65534)  # root may read everything
+        try:
+            with pytest.raises(
+                DataError, match=r"a\.png: cannot be read as an image \(Permission denied\); correct it"
+            ):
+                read_colour(path, 32)
+        finally:
+            os.seteuid(was)

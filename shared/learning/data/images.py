@@ -32,6 +32,7 @@ PICTURES = ("PNG", "JPEG", "TIFF")
 """What such a file may hold, by Pillow's names: no program that draws, as PostScript is, whatever it is called."""
 
 _MOST_SAID = 3  # files of which each has a line of its own; of more their number is said
+_DICOM_EXTENSION = ".dcm"
 _DICOM_MARK, _DICOM_MARK_AT = b"DICM", 128
 _NAMES = {".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".dcm": "DICOM"}  # others are called as they end
 _EIGHT_BIT_MODES = {"L", "LA", "RGB", "RGBA", "P", "1"}
@@ -336,27 +337,44 @@ def files_by_stem(folder: Path, problems: list[str], extensions: Sequence[str] =
         problems.append(f"{folder.name}: there is no such folder in {folder.parent}; {remedy}.")
         return {}
     files: dict[str, Path] = {}
-    others: list[str] = []
+    others: list[Path] = []
     for path in not_hidden(folder):
         if told := misnamed(path):
             problems += told
         elif not path.is_file() or path.suffix.lower() not in extensions:
-            others.append(short_name(path))
+            others.append(path)
         elif path.stem in files:
             problems.append(
                 f"{short_name(path)}: {short_name(files[path.stem])} has the same stem; remove or rename one."
             )
         else:
             files[path.stem] = path
-    formats = formats_of(extensions)
-    if len(others) <= _MOST_SAID:
-        problems += [f"{name}: is not a {formats} file; convert it or move it elsewhere." for name in others]
-    else:
-        some = ", ".join(others[:_MOST_SAID])
-        problems.append(
-            f"{folder.name}: {len(others)} files are not {formats}, as {some}; convert them or move them elsewhere."
-        )
+    problems += _of_other_kinds(folder, others, extensions)
     return files
+
+
+def _of_other_kinds(folder: Path, others: Sequence[Path], extensions: Sequence[str]) -> list[str]:
+    """Return which files end in nothing that is read: each by name if they are few, else their number."""
+    unnamed: list[Path] = []
+    foreign: list[Path] = []
+    for path in others:
+        (unnamed if _DICOM_EXTENSION in extensions and _is_dicom(path) else foreign).append(path)
+    formats = formats_of(extensions)
+    if len(unnamed) <= _MOST_SAID:
+        told = [_call_it_dicom(path) for path in unnamed]
+    else:
+        some = ", ".join(short_name(path) for path in unnamed[:_MOST_SAID])
+        told = [f"{folder.name}: {len(unnamed)} DICOM files do not end in .dcm, as {some}; rename them."]
+    if len(foreign) <= _MOST_SAID:
+        remedy = "convert it or move it elsewhere"
+        return told + [f"{short_name(path)}: is not a {formats} file; {remedy}." for path in foreign]
+    some = ", ".join(short_name(path) for path in foreign[:_MOST_SAID])
+    remedy = "convert them or move them elsewhere"
+    return [*told, f"{folder.name}: {len(foreign)} files are not {formats}, as {some}; {remedy}."]
+
+
+def _call_it_dicom(path: Path) -> str:
+    return f"{short_name(path)}: is a DICOM file; call it {path.name}.dcm."
 
 
 def list_images(path: Path, extensions: Sequence[str] = EXTENSIONS) -> list[Path]:
@@ -372,6 +390,8 @@ def list_images(path: Path, extensions: Sequence[str] = EXTENSIONS) -> list[Path
         if told := misnamed(path):
             raise DataError(told)
         return [path]
+    if _DICOM_EXTENSION in extensions and _is_dicom(path):
+        raise DataError([_call_it_dicom(path)])
     if not path.is_dir():
         raise DataError([f"{path}: is neither a {formats_of(extensions)} file nor a folder of them; name one."])
     problems: list[str] = []
@@ -474,19 +494,26 @@ def _is_transparent(file: ImageFile) -> bool:
 
 def unreadable(path: Path, error: Exception) -> DataError:
     """Return the error for a file that cannot be read as an image: one line, with only ``folder/name`` of its path."""
-    if _is_dicom(path) and path.suffix.lower() != ".dcm":
+    if _is_dicom(path) and path.suffix.lower() != _DICOM_EXTENSION:
         remedy = f"call it {path.stem}.dcm where the task takes DICOM, or export it as PNG"
         return DataError([f"{short_name(path)}: is a DICOM file, though it is called {path.suffix}; {remedy}."])
+    is_huge = isinstance(error, Image.DecompressionBombWarning | Image.DecompressionBombError)
+    if is_huge and (claimed := re.search("([0-9]+) pixels", str(error))):
+        told = f"has {int(claimed[1]):,} pixels, more than {Image.MAX_IMAGE_PIXELS:,}"
+        return DataError([f"{short_name(path)}: {told}; scale it down."])
+    if isinstance(error, OSError) and error.strerror:
+        return DataError([f"{short_name(path)}: cannot be read as an image ({error.strerror}); correct it."])
     reason = " ".join(str(error).replace(str(path), path.name).split())
     return DataError([f"{short_name(path)}: cannot be read as an image ({reason}); export it again."])
 
 
 def _is_dicom(path: Path) -> bool:
     """Return whether a file says that it is DICOM, whatever it is called; one that cannot be opened says nothing."""
-    if not path.is_file():
+    if not path.is_file():  # to open a pipe would wait for whoever writes into it
         return False
-    with path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:
         return file.read(_DICOM_MARK_AT + len(_DICOM_MARK))[_DICOM_MARK_AT:] == _DICOM_MARK
+    return False
 
 
 def short_name(path: Path) -> str:
