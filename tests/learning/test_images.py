@@ -114,6 +114,12 @@ def test_masks_are_turned_as_their_image(tmp_path, name, mask):
     save(tmp_path / "images" / "a.jpg", RAMP, exif=exif_of(6))
     (pair,) = read_pairs(tmp_path, 2)
     assert pair.image.shape == (48, 40)
+    path.unlink()
+    save(tmp_path / "masks" / name, mask)
+    with pytest.raises(
+        DataError, match=rf"a.jpg is 40x48 pixels but masks/{name} is 48x40; save both alike, turned as "
+    ):
+        read_pairs(tmp_path, 2)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")

@@ -24,6 +24,7 @@ from shared.errors import DataError
 from shared.escaping import escape
 from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.units import Listed, Unit, hashed
+from shared.plurals import MOST_SAID, few_or_number
 from shared.service import alive
 
 JPEG_EXTENSIONS = (".jpg", ".jpeg")
@@ -31,7 +32,6 @@ EXTENSIONS = (".png", *JPEG_EXTENSIONS, ".tif", ".tiff")
 PICTURES = ("PNG", "JPEG", "TIFF")
 """What such a file may hold, by Pillow's names: no program that draws, as PostScript is, whatever it is called."""
 
-_MOST_SAID = 3  # files of which each has a line of its own; of more their number is said
 _DICOM_EXTENSION = ".dcm"
 _DICOM_MARK, _DICOM_MARK_AT = b"DICM", 128
 _NAMES = {".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".dcm": "DICOM"}  # others are called as they end
@@ -140,13 +140,12 @@ def _list_pairs(root: Path, problems: list[str]) -> dict[str, tuple[Path, Path]]
 
 def _without(files: Sequence[Path], kind: str, partner: str) -> list[str]:
     """Return which files have no partner: each by name if they are few, else their number."""
-    if len(files) <= _MOST_SAID:
-        remedy = f"or remove the {kind}"
-        return [f"{short_name(path)}: has no {partner}; add {partner}s/{path.stem}.png {remedy}." for path in files]
-    first = ", ".join(short_name(path) for path in files[:_MOST_SAID])
-    return [
-        f"{kind}s: {len(files)} files have no {partner}, as {first}; add {partner}s/NAME.png for each or remove them."
-    ]
+    remedy = f"or remove the {kind}"
+    return few_or_number(
+        [f"{short_name(path)}: has no {partner}; add {partner}s/{path.stem}.png {remedy}." for path in files],
+        f"{kind}s: {len(files)} files have no {partner}, as {_some(files)}; add {partner}s/NAME.png for each or remove "
+        "them.",
+    )
 
 
 @dataclass(frozen=True)
@@ -360,17 +359,15 @@ def _of_other_kinds(folder: Path, others: Sequence[Path], extensions: Sequence[s
     for path in others:
         (unnamed if _DICOM_EXTENSION in extensions and _is_dicom(path) else foreign).append(path)
     formats = formats_of(extensions)
-    if len(unnamed) <= _MOST_SAID:
-        told = [_call_it_dicom(path) for path in unnamed]
-    else:
-        some = ", ".join(short_name(path) for path in unnamed[:_MOST_SAID])
-        told = [f"{folder.name}: {len(unnamed)} DICOM files do not end in .dcm, as {some}; rename them."]
-    if len(foreign) <= _MOST_SAID:
-        remedy = "convert it or move it elsewhere"
-        return told + [f"{short_name(path)}: is not a {formats} file; {remedy}." for path in foreign]
-    some = ", ".join(short_name(path) for path in foreign[:_MOST_SAID])
-    remedy = "convert them or move them elsewhere"
-    return [*told, f"{folder.name}: {len(foreign)} files are not {formats}, as {some}; {remedy}."]
+    told = few_or_number(
+        [_call_it_dicom(path) for path in unnamed],
+        f"{folder.name}: {len(unnamed)} DICOM files do not end in .dcm, as {_some(unnamed)}; rename them.",
+    )
+    return told + few_or_number(
+        [f"{short_name(path)}: is not a {formats} file; convert it or move it elsewhere." for path in foreign],
+        f"{folder.name}: {len(foreign)} files are not {formats}, as {_some(foreign)}; convert them or move them "
+        "elsewhere.",
+    )
 
 
 def _call_it_dicom(path: Path) -> str:
@@ -521,6 +518,10 @@ def short_name(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
+def _some(paths: Sequence[Path]) -> str:
+    return ", ".join(short_name(path) for path in paths[:MOST_SAID])
+
+
 def _read_pair(
     stem: str, image_path: Path, mask_path: Path, classes: int, longer_side: int | None, *, of_levels: OfLevels
 ) -> ImagePair:
@@ -538,12 +539,10 @@ def _read_pair(
     if image is None or mask is None:
         raise DataError(problems)
     if image.shape[:2] != mask.shape:
-        raise DataError(
-            [
-                f"{short_name(image_path)} is {_size(image)} pixels but {short_name(mask_path)} is {_size(mask)}; "
-                "save both alike."
-            ]
-        )
+        is_turned = image.shape[:2] == mask.shape[::-1]
+        remedy = "save both alike" + (", turned as viewers show the image" if is_turned else "")
+        sizes = f"{short_name(image_path)} is {_size(image)} pixels but {short_name(mask_path)} is {_size(mask)}"
+        raise DataError([f"{sizes}; {remedy}."])
     if longer_side is not None:
         image, mask = scale_to(image, mask, longer_side)
     if min(mask.shape) < SMALLEST_SIDE:

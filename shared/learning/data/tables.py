@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shared.errors import DataError
+from shared.plurals import MOST_SAID, few_or_number
 
-_MOST_SAID = 3  # names of which each has a sentence of its own
 _LONGEST_SHOWN = 60  # letters
 _ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}$")  # of a file's name in small letters
 
@@ -40,8 +40,8 @@ def without_line(file: str, kind: str, names: Sequence[str]) -> list[str]:
     Args:
         kind: what the names are of, with a space behind it; empty where they say it.
     """
-    first = ", ".join(f"'{name}'" for name in names[:_MOST_SAID])
-    return _few_or_number(
+    first = ", ".join(f"'{name}'" for name in names[:MOST_SAID])
+    return few_or_number(
         [f"{file}: {kind}'{name}' has no line; add one." for name in names],
         f"{file}: {len(names)} names have no line, as {kind}{first}; add one for each.",
     )
@@ -70,9 +70,9 @@ def read_table(path: Path, problems: list[str]) -> tuple[Sequence[str], list[Row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError([f"{path.name}: cannot be read ({error}); save it as CSV in UTF-8."]) from error
     what = "more cells than columns; put a text with a comma into quotation marks, or remove what is too much."
-    problems += _few_or_number(
+    problems += few_or_number(
         [f"{path.name}, line {line}: has {what}" for line in too_long],
-        f"{path.name}: {len(too_long)} lines, as {', '.join(map(str, too_long[:_MOST_SAID]))}, have {what}",
+        f"{path.name}: {len(too_long)} lines, as {', '.join(map(str, too_long[:MOST_SAID]))}, have {what}",
     )
     return columns, rows
 
@@ -121,18 +121,13 @@ def shown(text: str) -> str:
 def _of_rows(file: str, rows: Sequence[Row], one: str, many: str, remedies: Sequence[str]) -> list[str]:
     """Return what is wrong with the ids of some rows, and what to do about each; of many, about the first."""
     names = [shown(row.cells["id"]) for row in rows]
-    return _few_or_number(
+    return few_or_number(
         [
             f"{file}, line {row.line}: {one.format(name)}; {remedy}"
             for row, name, remedy in zip(rows, names, remedies, strict=True)
         ],
-        f"{file}: {len(rows)} ids {many}, as {', '.join(names[:_MOST_SAID])}; {remedies[0] if remedies else ''}",
+        f"{file}: {len(rows)} ids {many}, as {', '.join(names[:MOST_SAID])}; {remedies[0] if remedies else ''}",
     )
-
-
-def _few_or_number(each: Sequence[str], of_many: str) -> list[str]:
-    """Return a sentence for each, or one for all if they are many."""
-    return list(each) if len(each) <= _MOST_SAID else [of_many]
 
 
 def _loosely(name: str) -> str:
