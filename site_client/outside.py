@@ -19,7 +19,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -87,12 +87,16 @@ def trained_outside(
     work: Path,
     site: SiteConfiguration,
     is_time: IsTime,
+    are_the_same: Callable[[], bool],
 ) -> Worked:
     """Work a round through by a program.
 
+    Args:
+        are_the_same: whether the images in the data folder are those of the dataset, by the bytes of their files.
+
     Raises:
         Stopped: by ``is_time``.
-        TransientError: files went since they were listed.
+        TransientError: files went or changed since the dataset was read.
         ActionRequiredError: naming the program: it is not as it was allowed, fails, takes too long, or writes something
             else than it may.
     """
@@ -109,8 +113,11 @@ def trained_outside(
         handed, written, taken = (scratch / name for name in ("round", "output", "taken"))
         for folder in (handed, written, taken):
             folder.mkdir()
-        # 2. It is handed copies or links of what it may read, and works, shut in.
+        # 2. It is handed copies or links of what it may read, and works, shut in. Files are found by their names: only
+        #    once they are linked is it known that under these lies what was agreed to.
         _hand_over(trainer, dataset, configuration, files, handed)
+        if not are_the_same():
+            raise _changed()
         largest = _largest(trainer)
         _work(program, handed, written, log=work / LOG, site=site, whose=whose, largest=largest, is_time=is_time)
         runnable(site.policy, trainer.run, site.site)  # and is still what was allowed
@@ -175,9 +182,13 @@ def _hand_over(
     listed = {each.id: each for each in trainer.task.listed(trainer.data, trainer.options)}
     samples = [(split, sample.id) for split in _HANDED for sample in getattr(dataset, split)]
     if any(name not in listed for _, name in samples):
-        raise TransientError("files of the data folder went while a round began: they are listed anew")
+        raise _changed()
     handing = [(split, listed[name]) for split, name in samples]
     write_file(handed / LIST, csv_text.write(_listing(handing, dataset.classes, handed)), durable=False)
+
+
+def _changed() -> TransientError:
+    return TransientError("files of the data folder went or changed while a round began: they are listed anew")
 
 
 def _listing(handing: Sequence[tuple[Split, Listed]], classes: Sequence[str], handed: Path) -> Iterator[list[str]]:

@@ -83,16 +83,28 @@ class RoundWork:
         self._heartbeat = heartbeat
         self._stop = stop
         self._unready: dict[str, tuple[float, str]] = {}  # by run, until when its final model is left alone, and why
-        self._dataset: tuple[str, Dataset] | None = None
+        self._opened: tuple[str, Members, Dataset] | None = None
 
     # --- what a run's work is done with ----------------------------------------------------------------------
 
     def images(self, run: str) -> Dataset:
-        """Return the hospital's images in the sets of a run that it agreed to, read once per run."""
-        if self._dataset is None or self._dataset[0] != run:
-            trainer = self.trainer(run)
-            self._dataset = (run, trainer.open_dataset(self._members(trainer)))
-        return self._dataset[1]
+        """Return the hospital's images in the sets of a run that it agreed to, as far as their blocks are whole now.
+
+        Each time every file is hashed. Images that are the same by that are not read again.
+        """
+        trainer = self.trainer(run)
+        return self._open(trainer, self._members(trainer))
+
+    def _open(self, trainer: Trainer, members: Members) -> Dataset:
+        run = trainer.run.run
+        if self._opened is None or self._opened[:2] != (run, members):
+            self.forget()  # before others take its memory
+            self._opened = (run, members, trainer.open_dataset(members))
+        return self._opened[2]
+
+    def _are_as_opened(self, trainer: Trainer) -> bool:
+        """Return whether the images of a run are still those that were read, by the bytes of their files."""
+        return self._opened is not None and self._opened[:2] == (trainer.run.run, self._members(trainer))
 
     def _members(self, trainer: Trainer) -> Members:
         return committed(self._work, self._ledger, self._configuration, trainer.run)
@@ -105,8 +117,7 @@ class RoundWork:
         if trainer.run.plugins:
             asked = CountsOf(work=self._work, site=site, run=trainer.run, sharing=trainer.sharing, members=members)
             return answered(asked, site, trainer.run.plugins, lambda percent: self._goes_on(run), self._scratch)
-        self._dataset = (run, trainer.open_dataset(members))
-        return Counts.of(self._dataset[1])
+        return Counts.of(self._open(trainer, members))
 
     def _goes_on(self, run: str) -> bool:
         """Return True while the work is wanted, or raise ``Stopped``."""
@@ -115,7 +126,7 @@ class RoundWork:
 
     def forget(self) -> None:
         """Have the images read anew."""
-        self._dataset = None
+        self._opened = None
 
     def trainer(self, run: str) -> Trainer:
         """Return what trains in a run that was offered.
@@ -274,7 +285,7 @@ class RoundWork:
         # 1. By torchrun's processes, each of which reads the images; with a plug-in, in a process of its own.
         by_torchrun = site.launcher == "torchrun" and run.privacy is None and run.program_at(site.site) is None
         if by_torchrun:
-            self._dataset = None  # each process reads the images itself
+            self.forget()  # each process reads the images itself
         if by_torchrun or (run.plugins and site.launcher == "daemon"):
             asked = Train(
                 work=self._work,
@@ -297,7 +308,14 @@ class RoundWork:
         dataset = self.images(run.run)
         if run.program_at(site.site) is not None and (configuration.epochs or run.task == EXTERNAL):
             worked = trained_outside(
-                trainer, dataset, configuration, files, work=self._work, site=site, is_time=is_time
+                trainer,
+                dataset,
+                configuration,
+                files,
+                work=self._work,
+                site=site,
+                is_time=is_time,
+                are_the_same=lambda: self._are_as_opened(trainer),
             )
             return as_promised(worked, trainer, configuration, files, called(run, site))
         # 3. Here, by this software.

@@ -34,6 +34,7 @@ from shared.folder.durable import hash_file
 from shared.folder.local import LocalFolder
 from shared.learning.compute import Computing
 from shared.learning.data.plain_files import plain_files
+from shared.learning.data.sets import Members
 from shared.learning.data.splits import SplitPlan
 from shared.learning.kept_model import open_model
 from shared.learning.methods import open_method
@@ -42,7 +43,7 @@ from shared.learning.run_checks import check_together
 from shared.learning.schedules import round_configuration
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import open_anew
+from shared.learning.tasks.contract import members_anew, open_anew
 from site_client import outside, programs, sandbox
 from site_client.configuration import Policy, Program, SiteConfiguration
 from site_client.heartbeat import PUBLIC_TROUBLE
@@ -220,10 +221,14 @@ class AtWork:
         options = task.options(self.run.task_options)
         self.network = build_network(task, method, options, 3, run_seed=0)
         self.sharing = sharing(task, method, self.network)
-        self.dataset = open_anew(task, home / "data", options, SplitPlan(), 1, secret=b"x" * 32, least=5)
+        self.members = self.members_now()
+        self.dataset = task.open_dataset(home / "data", options, self.members)
         self.received = self.work / "received.safetensors"
         save_tensors(self.network, self.sharing.shared, self.received)
         (self.work / "signing.key").write_text("secret")
+
+    def members_now(self) -> Members:
+        return members_anew(task_named("external"), self.home / "data", SplitPlan(), 1, secret=b"x" * 32, least=5)
 
     def trains(self, program: Program, *, minimum_count: int = 5, round_no: int = 1) -> tuple[list[MetricsRow], Path]:
         """Have it work a round through; return its table, and where its model is."""
@@ -242,7 +247,14 @@ class AtWork:
         files = Files(self.received, {}, None, None, None, trained, {}, self.work / "kept")
         configuration = round_configuration(self.run, round_no, "north")
         worked = trained_outside(
-            trainer, self.dataset, configuration, files, work=self.work, site=site, is_time=lambda percent: True
+            trainer,
+            self.dataset,
+            configuration,
+            files,
+            work=self.work,
+            site=site,
+            is_time=lambda percent: True,
+            are_the_same=lambda: self.members_now() == self.members,
         )
         assert list((self.work / "scratch").iterdir()) == []
         return read_metrics(worked.tables[METRICS], METRICS), trained
@@ -321,8 +333,19 @@ def test_files_that_went_are_listed_anew(hospital: AtWork) -> None:
     lines = labels.read_text().splitlines(keepends=True)
     labels.write_text("".join(line for line in lines if not line.startswith(f"{gone.id},")))
     gone.path.unlink()
-    with pytest.raises(TransientError, match="went while a round began"):
+    with pytest.raises(TransientError, match="went or changed while a round began"):
         hospital.trains(program)
+
+
+def test_a_test_image_that_took_the_name_of_one_to_train_on_is_not_handed_over(hospital: AtWork) -> None:
+    program = installed(hospital.home / "program", SAME + TABLE)
+    trained, tested, aside = hospital.dataset.train[0].path, hospital.dataset.test[0].path, hospital.home / "aside"
+    trained.rename(aside)
+    tested.rename(trained)
+    aside.rename(tested)
+    with pytest.raises(TransientError, match="went or changed while a round began"):
+        hospital.trains(program)
+    assert not (hospital.work / LOG).exists()
 
 
 def test_its_scores_are_told_as_ours_are(hospital: AtWork) -> None:

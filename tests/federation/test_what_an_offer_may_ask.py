@@ -205,6 +205,37 @@ def test_two_runs_before_and_after_an_image_was_removed_differ_by_a_whole_block(
     assert len(left_out) == BLOCK
 
 
+def test_each_round_uses_the_images_that_are_whole_then(tmp_path: Path, data: Path) -> None:
+    """One whose patient objects is used from the next round on by no run, without a restart of the daemon."""
+    images = tmp_path / "images"
+    shutil.copytree(data, images)
+    hospital = Hospital(tmp_path / "home", images)
+    hospital.set_policy(USUAL.model_copy(update={"minimum_training_images": 10}))
+    run = asked()
+    assert consent(hospital, run).agrees
+    before = ids(hospital, run)
+    assert hospital.daemon.images(run.run) is hospital.daemon.images(run.run)  # what is the same is not read again
+    gone, other, tested = *sorted(before["train"])[:2], min(before["test"])
+    paths = [images / kind / f"{gone}.png" for kind in ("images", "masks")]
+    contents = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.unlink()
+    after = ids(hospital, run)
+    assert gone in before["train"] - after["train"] and len(before["train"] - after["train"]) == BLOCK
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+    assert ids(hospital, run) == before
+    for kind in ("images", "masks"):  # files are numbered anew
+        first, second = (images / kind / f"{name}.png" for name in (gone, tested))
+        contents = [first.read_bytes(), second.read_bytes()]
+        first.write_bytes(contents[1])
+        second.write_bytes(contents[0])
+    swapped = ids(hospital, run)
+    assert tested in swapped["train"] and gone in swapped["test"]
+    (images / "masks" / f"{other}.png").write_bytes((images / "masks" / f"{gone}.png").read_bytes())  # corrected
+    assert other not in ids(hospital, run)["train"]
+
+
 def test_a_run_that_takes_something_else_as_true_of_the_same_images_is_left_to_a_person(hospital: Hospital) -> None:
     """Also where the runs before were declined at no cost: their number would find a single image."""
 
