@@ -32,8 +32,8 @@ from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
 from site_client.disclosure import Counts
 from site_client.division import BUDGET, Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
-from site_client.folders import Found, all_units, find, units_in
-from site_client.policy import excesses
+from site_client.folders import Found, all_units, find, is_used, units_in
+from site_client.policy import excesses, labels_named_by
 from site_client.train import requirements_of
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Settled:
         before: what is kept, once what the runs that are over did not take is given back.
         blocks: with those that would be dealt for it.
         sets: the blocks of each set of the run.
+        labels: what the run calls the classes; None: as the site does.
         rows: of scores over each set, at most.
     """
 
@@ -54,11 +55,13 @@ class Settled:
     blocks: list[Block]
     found: Found
     sets: dict[SetName, tuple[int, ...]]
+    labels: tuple[str, ...] | None
     rows: dict[SetName, int]
 
     def images(self, name: SplitName) -> int:
-        """Return how many images are in a set."""
-        return images_in(self.sets[name], self.found.own.blocks)
+        """Return how many images of a set the run uses."""
+        blocks = self.found.own.blocks
+        return sum(is_used(unit, self.labels) for number in self.sets[name] for unit in blocks[number])
 
     def require_allowed(self, run: str, policy: Policy) -> None:
         """Check that the hospital's policy allows these images.
@@ -66,7 +69,8 @@ class Settled:
         Raises:
             ConfigurationError: it does not.
         """
-        _require_images(self.images("train"), policy)
+        # Other classes than the run's count here: only reading tells whether they are left out, or a table's mistakes.
+        _require_images(images_in(self.sets["train"], self.found.own.blocks), policy)
         _require_rows(self.before.budget, run, {name: (self.sets[name], self.rows[name]) for name in self.sets}, policy)
 
 
@@ -86,7 +90,7 @@ def settle(
     sets = sets_of(found.own.blocks, check_record(run.split, SplitPlan, "split"), split_seed(run.seed, site.site))
     if found.ood is not None:
         sets["foreign"] = tuple(found.ood.blocks)
-    return Settled(before, blocks, found, sets, _rows(required.most_rows))
+    return Settled(before, blocks, found, sets, labels_named_by(run), _rows(required.most_rows))
 
 
 def commit(
@@ -115,6 +119,7 @@ def commit(
     before, sets = settled.before, settled.sets
     settled.require_allowed(run.run, policy)  # what can be known without reading an image is asked first
     images = count(settled.found.members(sets))
+    _require_images(images.train, policy)
     if problems := excesses(policy, required, images.repeats):
         raise ConfigurationError(problems)
     spending = _spending(run, required, images.train)

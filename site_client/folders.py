@@ -10,6 +10,7 @@ from shared.errors import ActionRequiredError, DataError
 from shared.exchange.records.run import Plugin
 from shared.learning.apart import Progress, Question
 from shared.learning.data.division import Block, Folders, Present, present
+from shared.learning.data.labelled_photographs import meant_class
 from shared.learning.data.sets import Members, SetName, members_of
 from shared.learning.data.units import Unit, settled
 from shared.learning.plugins import plugins_of
@@ -48,6 +49,15 @@ class Found:
             for reason, why in reasons
             if (number := getattr(found, reason))
         ]
+
+
+def is_used(unit: Unit, labels: Sequence[str] | None) -> bool:
+    """Return whether a run uses a unit of its blocks: not at one in a folder of a class that it does not name.
+
+    Args:
+        labels: what the run calls the classes; None: as the site does.
+    """
+    return labels is None or unit.kind is None or meant_class(unit.kind, labels) is not None
 
 
 class UnitsIn(Question[Sequence[Unit]]):

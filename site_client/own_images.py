@@ -6,7 +6,8 @@ Everything here stays here: the lines are for the people of the hospital alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,7 +35,8 @@ from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.division import division_here
-from site_client.folders import find, units_in
+from site_client.folders import find, is_used, units_in
+from site_client.policy import labels_named_by
 from site_client.store import SCRATCH
 
 SHOWN = 5
@@ -77,11 +79,15 @@ def look_at_own_images(
         yield from answered(asked, configuration, plugins, scratch=work / SCRATCH)
     for sentence in found.told():
         yield Finding("note", f"{task_name}: {sentence}")
+    labels = labels_named_by(run) if run is not None else None
+    unused = {unit.id: unit.kind or "" for unit in units if not is_used(unit, labels)}
+    if unused:
+        yield Finding("note", f"{task_name}: {by} names no class of some folders, and {_told_unused(unused)}")
     wanted = configuration.policy.minimum_training_images
-    if len(members["train"]) < wanted:
+    if (trained := len(members["train"].keys() - unused.keys())) < wanted:
         yield Finding(
             "warning",
-            f"{task_name}: {by} would train on {pluralize(len(members['train']), 'image')} here, and "
+            f"{task_name}: {by} would train on {pluralize(trained, 'image')} here, and "
             f"minimum_training_images in {FILE} (policy:) is {wanted}: this site will decline it, and every run that "
             f"trains on fewer than {wanted}; add images, or lower that number and start the daemon anew",
         )
@@ -139,6 +145,18 @@ class LookAtOwn(Question[list[Finding]]):
                 options: Options = task.options(self.run.task_options)
                 return options
         return usual_options(task, self.labels)
+
+
+def _told_unused(unused: Mapping[str, str]) -> str:
+    """Return how many images a run leaves out.
+
+    Args:
+        unused: their classes, by their ids.
+    """
+    of_each = Counter(unused.values()).most_common()
+    named = ", ".join(f"{escape(kind)} {number}" for kind, number in of_each[:SHOWN])
+    more = ", …" if len(of_each) > SHOWN else ""
+    return f"uses none of the {pluralize(len(unused), 'image')} in them: {named}{more}"
 
 
 @contextmanager

@@ -89,6 +89,12 @@ def other_truth(run: RunConfiguration, answered: Iterable[RunConfiguration]) -> 
     return None
 
 
+def labels_named_by(run: RunConfiguration) -> tuple[str, ...] | None:
+    """Return what a run calls the classes; None where each site has its own, and where only a plug-in knows."""
+    labels = _truths(run).get("labels")
+    return labels if isinstance(labels, tuple) else None
+
+
 def _truths(run: RunConfiguration) -> dict[str, object]:
     """Return the options by which a run says what is true; nothing of a plug-in's task, or where they are wrong."""
     if run.task not in TERMS:

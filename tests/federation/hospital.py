@@ -34,7 +34,7 @@ from shared.learning.model_files import save_tensors
 from shared.learning.schedules import round_configuration
 from shared.learning.seeds import no_secret
 from shared.learning.sharing import build_network, sharing
-from shared.learning.tasks import task_named
+from shared.learning.tasks import TERMS, task_named
 from site_client.configuration import Policy, read_configuration
 from site_client.daemon import Daemon
 from site_client.division import place
@@ -102,7 +102,7 @@ class Hospital:
 
     Args:
         data: the hospital's images for the task.
-        task: a plug-in's may stand in for ours, if its network is the same.
+        task: what runs are of; a plug-in's may stand in for the usual one, if its network is the same.
     """
 
     def __init__(self, home: Path, data: Path, *, task: str = TASK) -> None:
@@ -111,6 +111,7 @@ class Hospital:
         self.drop.mkdir(parents=True)
         self.folder = Watched(self.drop)
         self.daemon: Daemon
+        self.task = task if task in TERMS else TASK
         aggregator = home / "aggregator"
         initialise(aggregator, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
         invite = read_invite_file(aggregator / "invites" / "north.json")
@@ -183,9 +184,9 @@ class Hospital:
         if not early and last and last[0].kind == "offer" and ending_of(ledger, last[0].run) is None:
             self.send_abort(last[0].run)
         run = run or run_configuration(sites=["north"], quorum=1, rounds=9)
-        task, method = task_named(TASK), open_method(run.method, run.method_options)
-        is_private = run.privacy is not None
-        model = build_network(task, method, task.options(TINY), 2, run_seed=1, is_private=is_private)
+        task, method = task_named(self.task), open_method(run.method, run.method_options)
+        options = task.options(TINY if self.task == TASK else run.task_options)
+        model = build_network(task, method, options, 2, run_seed=1, is_private=run.privacy is not None)
         division = sharing(task, method, model)
         save_tensors(model, division.shared, self.home / names.GLOBAL_MODEL)
         files: dict[str, bytes | Path] = {names.RUN_CONFIGURATION: dump_yaml(run), names.TENSORS: dump_yaml(division)}

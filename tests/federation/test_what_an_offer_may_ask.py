@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from itertools import count, pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from PIL import Image
 
 from shared.errors import ActionRequiredError
 from shared.exchange import names
@@ -234,6 +236,67 @@ def test_each_round_uses_the_images_that_are_whole_then(tmp_path: Path, data: Pa
     assert tested in swapped["train"] and gone in swapped["test"]
     (images / "masks" / f"{other}.png").write_bytes((images / "masks" / f"{gone}.png").read_bytes())  # corrected
     assert other not in ids(hospital, run)["train"]
+
+
+def of_labels(*labels: str) -> RunConfiguration:
+    options = {"encoder": "small", "weights": "random", "image_size": 32, "labels": list(labels)}
+    return asked(task="image_classification", method="fedavg", task_options=options, augmentation={})
+
+
+@pytest.fixture
+def classes(tmp_path: Path) -> Hospital:
+    """A hospital whose images lie in a folder for each class, 20 in each."""
+    for number in range(60):
+        label = ("cataract", "Glaucoma", "normal")[number % 3]
+        path = tmp_path / "images" / label / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((32, 32, 3), 50 + number, np.uint8)).save(path)
+    found = Hospital(tmp_path / "home", tmp_path / "images", task="image_classification")
+    found.set_policy(USUAL.model_copy(update={"tasks": ["image_classification"]}))
+    return found
+
+
+def test_a_class_that_a_run_does_not_name_does_not_count_towards_the_minimum(classes: Hospital) -> None:
+    run = of_labels("normal", "cataract")
+    assert consent(classes, run).images == {"train": "20", "validation": "10", "test": "10"}
+    classes.set_policy(USUAL.model_copy(update={"tasks": ["image_classification"], "minimum_training_images": 21}))
+    few = of_labels("normal", "cataract")
+    answer = consent(classes, few)
+    assert not answer.agrees and "fewer images than this hospital's minimum of 21" in answer.reason
+
+
+def test_what_show_and_check_say_of_a_class_that_a_run_does_not_name(classes: Hospital) -> None:
+    classes.set_policy(Policy(tasks=["image_classification"], minimum_training_images=21))
+    run = of_labels("normal", "cataract")
+    classes.offer(run)
+    classes.live()
+    shown = describe(classes.work, run.run)
+    assert "trains on:          20 images of this site's, validated on 10 and tested on 10; 21 images or" in shown
+    told = CliRunner().invoke(main, ["check", "--work", str(classes.work)]).output
+    assert f"{run.run} names no class of some folders, and uses none of the 20 images in them: Glaucoma 20" in told
+    assert f"{run.run} would train on 20 images here, and minimum_training_images in site.yaml (policy:) is 21" in told
+
+
+def test_what_is_left_in_a_round_of_the_classes_that_a_run_names_must_be_enough(classes: Hospital) -> None:
+    """Images of other classes do not make up for them."""
+    run = of_labels("normal", "cataract")
+    assert consent(classes, run).agrees
+    gone = min(sample.id for sample in classes.daemon.images(run.run).train)
+    (path,) = classes.data.glob(f"*/{gone}.png")
+    path.unlink()
+    classes.send_round(run, 1)
+    assert_stuck(classes, "has fewer images to train on here than this hospital's minimum of 20: put back")
+
+
+def test_a_folder_whose_name_is_nearly_a_class_is_mended_before_anything_is_answered(classes: Hospital) -> None:
+    run = of_labels("normal", "cataract", "glaucoma")
+    classes.offer(run)
+    with pytest.raises(ActionRequiredError, match="Glaucoma: the run calls this class glaucoma; rename the folder"):
+        classes.live()
+    assert not classes.is_signed(MessageRef("consent", run.run))
+    (classes.data / "Glaucoma").rename(classes.data / "glaucoma")
+    classes.live()
+    assert classes.receive(MessageRef("consent", run.run))
 
 
 def test_a_run_that_takes_something_else_as_true_of_the_same_images_is_left_to_a_person(hospital: Hospital) -> None:

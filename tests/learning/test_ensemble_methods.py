@@ -655,7 +655,7 @@ def test_how_few_images_tell_nothing_is_the_sites_policy(minimum_count, tells, d
     run = staging_run(method="mdt", rounds=1)
     network, sites = open_sites(run, data["dr_staging"], tmp_path)
     site = sites["north"]
-    trainer = replace(site.trainer, policy=Policy(minimum_count=minimum_count))
+    trainer = replace(site.trainer, policy=Policy(minimum_count=minimum_count, minimum_training_images=1))
     save_tensors(network, trainer.sharing.shared, tmp_path / "received")
     files = Files(
         received=tmp_path / "received",

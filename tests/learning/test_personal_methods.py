@@ -82,7 +82,12 @@ def network_of(run, classes=2):
 def trainer_of(run, data, **policy):
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     return Trainer(
-        run, sharing(task, method, network_of(run)), data, Policy(minimum_count=2, **policy), EXACT, data / "noise"
+        run,
+        sharing(task, method, network_of(run)),
+        data,
+        Policy(minimum_count=2, minimum_training_images=1, **policy),
+        EXACT,
+        data / "noise",
     )
 
 

@@ -257,7 +257,7 @@ class Round:
         )
         model = grading_model(classes=2)
         self.listed = sharing(GRADING, open_method(method, method_options), model)
-        self.trainer = Trainer(self.run, self.listed, site, Policy(), EXACT, home / "noise")
+        self.trainer = Trainer(self.run, self.listed, site, Policy(minimum_training_images=1), EXACT, home / "noise")
         self.dataset = open_public(GRADING, site, self.run, "north")
         save_tensors(model, self.listed.shared, home / "received")
         if self.listed.start:

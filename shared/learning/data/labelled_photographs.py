@@ -194,6 +194,12 @@ def labels_of(
     return label_of
 
 
+def meant_class(name: str, classes: Sequence[str]) -> str | None:
+    """Return the class that a folder is of: the one of its name, or one whose letters differ in their case alone."""
+    alike = [each for each in classes if each.casefold() == name.strip().casefold()]
+    return name if name in alike else next(iter(alike), None)
+
+
 def _folders(root: Path, classes: Sequence[str] | None, extensions: Sequence[str], problems: list[str]) -> _Listed:
     files: dict[str, Path] = {}
     label_of: dict[str, str] = {}
@@ -203,6 +209,12 @@ def _folders(root: Path, classes: Sequence[str] | None, extensions: Sequence[str
         raise DataError(
             [f"{root.name}: holds neither {LABELS_FILE} nor a folder called {told}; give the labels one way."]
         )
+    if classes is not None:
+        problems += [
+            f"{escape(folder.name)}: the run calls this class {meant}; rename the folder, or put its images there."
+            for folder in not_hidden(root)
+            if folder.is_dir() and (meant := meant_class(folder.name, classes)) not in (None, folder.name)
+        ]
     for folder in folders:
         problems += misnamed(folder)
         odd: list[str] = []
