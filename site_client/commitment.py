@@ -32,7 +32,7 @@ from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
 from site_client.disclosure import Counts
 from site_client.division import BUDGET, Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
-from site_client.folders import Found, all_units, find, is_used, units_in
+from site_client.folders import Found, all_units, are_ungrouped, find, is_used, units_in
 from site_client.policy import excesses, labels_named_by
 from site_client.train import requirements_of
 
@@ -44,6 +44,7 @@ class Settled:
     """What a yes to a run would commit to, as far as that is known before an image is read.
 
     Args:
+        task: the run's.
         before: what is kept, once what the runs that are over did not take is given back.
         blocks: with those that would be dealt for it.
         sets: the blocks of each set of the run.
@@ -51,6 +52,7 @@ class Settled:
         rows: of scores over each set, at most.
     """
 
+    task: str
     before: Kept
     blocks: list[Block]
     found: Found
@@ -62,6 +64,12 @@ class Settled:
         """Return how many images of a set the run uses."""
         blocks = self.found.own.blocks
         return sum(is_used(unit, self.labels) for number in self.sets[name] for unit in blocks[number])
+
+    @property
+    def are_ungrouped(self) -> bool:
+        """Whether nobody has said whose each image is, and a yes would have them dealt so."""
+        units = [unit for found in self.found.own.blocks.values() for unit in found]
+        return are_ungrouped(self.task, units, self.before.division.blocks)
 
     def require_allowed(self, run: str, policy: Policy) -> None:
         """Check that the hospital's policy allows these images.
@@ -90,7 +98,7 @@ def settle(
     sets = sets_of(found.own.blocks, check_record(run.split, SplitPlan, "split"), split_seed(run.seed, site.site))
     if found.ood is not None:
         sets["foreign"] = tuple(found.ood.blocks)
-    return Settled(before, blocks, found, sets, labels_named_by(run), _rows(required.most_rows))
+    return Settled(run.task, before, blocks, found, sets, labels_named_by(run), _rows(required.most_rows))
 
 
 def commit(

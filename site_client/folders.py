@@ -12,6 +12,7 @@ from shared.learning.apart import Progress, Question
 from shared.learning.data.division import Block, Folders, Present, present
 from shared.learning.data.labelled_photographs import meant_class
 from shared.learning.data.sets import Members, SetName, members_of
+from shared.learning.data.splits import SPLIT_FILE
 from shared.learning.data.units import Unit, settled
 from shared.learning.plugins import plugins_of
 from shared.learning.tasks import task_named, task_names
@@ -19,6 +20,22 @@ from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.store import SCRATCH
+
+UNGROUPED = (
+    "nobody has said whose each image is: both eyes of a person may be trained on and tested on; name `groups` in "
+    f"{FILE}, or a column group in {SPLIT_FILE}, before the first yes"
+)
+"""What people should know of images of which none has a group, as long as none is dealt."""
+
+
+def are_ungrouped(task: str, units: Iterable[Unit], blocks: Iterable[Block]) -> bool:
+    """Return whether ``UNGROUPED`` is to be said of a task's images.
+
+    Args:
+        blocks: those dealt before; groups that are named after that divide the images anew.
+    """
+    is_dealt = any(task in block.folders for block in blocks)
+    return not is_dealt and all(unit.group is None for unit in units)
 
 
 @dataclass(frozen=True)

@@ -319,7 +319,7 @@ def _required(
         f"shows each image:   up to {found.views:,} times in the whole run (at most {policy.max_views:,}), in "
         f"{pluralize(found.rounds, 'round')} (at most {policy.max_rounds:,})",
         f"trains on:          {_own_images(work, settled, policy.minimum_training_images)}",
-        *([] if isinstance(settled, str) else [f"trains in:          {_steps(found, settled.images('train'))}"]),
+        *([] if isinstance(settled, str) else _of_images(found, settled)),
         f"takes:              {found.parameters:,} parameters (at most {policy.max_parameters:,}), about "
         f"{found.memory_bytes / 1e9:.1f} GB of memory (at most {policy.max_memory_gb:g})",
         *_micro_batches(site, run, found),
@@ -350,6 +350,14 @@ def _own_images(work: Path, settled: Settled | str, least: int) -> str:
         f"{about}{pluralize(train, 'image')} of this site's, validated on {validation:,} and tested on {test:,}; "
         f"{required}"
     )
+
+
+def _of_images(required: Requirements, settled: Settled) -> list[str]:
+    """Return how long training takes with so many images, and whether the two eyes of a person are told apart."""
+    from site_client.folders import UNGROUPED  # noqa: PLC0415  (PyTorch)
+
+    lines = [f"trains in:          {_steps(required, settled.images('train'))}"]
+    return [*lines, f"whose images:       {UNGROUPED}"] if settled.are_ungrouped else lines
 
 
 def _steps(required: Requirements, images: int) -> str:

@@ -35,7 +35,7 @@ from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.division import division_here
-from site_client.folders import find, is_used, units_in
+from site_client.folders import UNGROUPED, are_ungrouped, find, is_used, units_in
 from site_client.policy import labels_named_by
 from site_client.store import SCRATCH
 
@@ -77,6 +77,8 @@ def look_at_own_images(
         units = here[task_name]
         asked = asked.model_copy(update={"members": members, "count": len(units), "labels": labels_of(units)})
         yield from answered(asked, configuration, plugins, scratch=work / SCRATCH)
+    if are_ungrouped(task_name, units, division.blocks):
+        yield Finding("warning", f"{task_name}: {UNGROUPED}")
     for sentence in found.told():
         yield Finding("note", f"{task_name}: {sentence}")
     labels = labels_named_by(run) if run is not None else None

@@ -22,9 +22,13 @@ from shared.exchange.reading import dump_yaml
 from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.folder.lock import LOCK
 from shared.folder.round_trip import large_text
+from shared.learning.data.division import deal
 from shared.learning.data.headers import BURNT_IN, fields_that_may_name
+from shared.learning.data.units import settled
+from shared.learning.tasks import task_named
 from shared.plurals import pluralize
 from site_client.cli import main
+from site_client.division import Budget, Kept, division_here, keep
 from site_client.machine import unit_of
 from tests.federation.running import POLICY, TASK, Federation, staging_run, write_data
 from tests.folder.faulty import FaultyServer, Handler
@@ -269,9 +273,35 @@ def test_a_class_that_a_split_lacks_is_told(graded: Path, north: Path) -> None:
         for number, (name, grade) in enumerate(names)
     ]
     (graded / "split.csv").write_text("\n".join(["id,split", *parts]) + "\n")
-    (warning,) = [finding for finding in of_images(north) if finding.grade == "warning"]
-    assert "train has none of mild, moderate, severe" in warning.text
-    assert "test has none of no DR" in warning.text
+    lacking, _ungrouped = [finding.text for finding in of_images(north) if finding.grade == "warning"]
+    assert "train has none of mild, moderate, severe" in lacking
+    assert "test has none of no DR" in lacking
+
+
+def test_that_nobody_has_said_whose_images_are_is_told_until_they_are_dealt(
+    federation: Federation, graded: Path, north: Path
+) -> None:
+    begins = "dr_staging: nobody has said whose each image is: both eyes of a person may be trained on and tested on; "
+    assert line(of_images(north), begins).grade == "warning"
+    names = [row.split(",")[0] for row in (graded / "labels.csv").read_text().splitlines()[1:]]
+    groups = graded / "split.csv"
+    groups.write_text("\n".join(["id,group", *(f"{name},{number // 2}" for number, name in enumerate(names))]) + "\n")
+    assert begins not in " ".join(finding.text for finding in of_images(north))
+    groups.unlink()
+    federation.change(north / "site.yaml", groups={"dr_staging": ".+"})  # each is of another person
+    assert begins not in " ".join(finding.text for finding in of_images(north))
+    federation.change(north / "site.yaml", groups={})
+    write_division(north, graded)
+    assert begins not in " ".join(finding.text for finding in of_images(north))  # now it would divide them anew
+
+
+def write_division(north: Path, graded: Path) -> None:
+    """Deal the images, as a yes does."""
+    division = division_here(north)
+    units = settled(task_named("dr_staging").units(graded), graded, None)
+    blocks = deal(division.blocks, {"dr_staging": units}, POLICY.minimum_count, bytes.fromhex(division.secret))
+    found = division.model_copy(update={"blocks": blocks})
+    keep(north, Kept(found, Budget(division=found.mark)))
 
 
 def test_a_copy_under_another_name_in_another_split_is_told(graded: Path, north: Path) -> None:

@@ -396,6 +396,8 @@ def test_people_decide_about_several_runs_on_one_day_and_none_holds_up_another(h
     hospital.live()
     assert hospital.receive(MessageRef("update", other.run, 1))
     assert one.run in waits_for(hospital)
+    shown = describe(hospital.work, one.run)
+    assert "trains in:" in shown and "whose images:" not in shown  # they are dealt
     write_decision(hospital.work, one.run, Decision("yes"))
     hospital.live()
     assert hospital.receive(MessageRef("consent", one.run))
@@ -420,6 +422,7 @@ def test_what_training_costs_is_said_in_words_before_anyone_agrees(hospital: Hos
         "parameters (at most 200,000,000), about 0.0 GB of memory (at most 16)",
         "rows of scores:     up to 61 over one set of images; 5,000 of 5,000 are left for all runs together",
         "privacy so far:     ε 0.00 of 10, at δ 0.001, are taken by other private runs; of one run δ may be 0.001",
+        "whose images:       nobody has said whose each image is: both eyes of a person may be trained on and tested",
     ):
         assert line in shown
     assert not hospital.is_signed(MessageRef("consent", run.run))
