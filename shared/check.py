@@ -289,33 +289,41 @@ def usual_options(task: Task, labels: Sequence[str]) -> Options:
     return usual
 
 
-def look_at_masks(task: Task, root: Path, classes: Sequence[str]) -> Iterator[Finding]:
-    """Report the masks, of readable images, that may mean something else than they say."""
+def look_at_masks(task: Task, root: Path, classes: Sequence[str], until: str = "") -> Iterator[Finding]:
+    """Report the masks, of readable images, that may mean something else than they say.
+
+    Args:
+        until: when the files may be changed, said behind each remedy.
+    """
     from shared.learning.data.images import odd_masks  # noqa: PLC0415  (keeps --help instant)
 
     odd = odd_masks(root, len(classes))
     if odd.empty:
         count = pluralize(len(odd.empty), "mask is", "masks are")
         remedy = "; if something is to be seen there, mark it"
-        yield _about(task, f"{count} empty, {classes[0]} all over", odd.empty, remedy)
+        yield _about(task, f"{count} empty, {classes[0]} all over", odd.empty, remedy + until)
     if odd.full:
         count = pluralize(len(odd.full), "mask has", "masks have")
         remedy = f"; what is {classes[0]} there must be 0"
-        yield _about(task, f"{count} no pixel of {classes[0]}", odd.full, remedy)
+        yield _about(task, f"{count} no pixel of {classes[0]}", odd.full, remedy + until)
     if odd.grey:
         count = pluralize(len(odd.grey), "mask has", "masks have")
         remedy = f": every value but 0 is taken for {classes[1]}; save what is meant as black and white"
-        yield _about(task, f"{count} grey values", odd.grey, remedy)
+        yield _about(task, f"{count} grey values", odd.grey, remedy + until)
 
 
-def look_at_levels(task: Task, root: Path) -> Iterator[Finding]:
-    """Report the images that a model sees almost black, as 12 bits in a file of 16."""
+def look_at_levels(task: Task, root: Path, until: str = "") -> Iterator[Finding]:
+    """Report the images that a model sees almost black, as 12 bits in a file of 16.
+
+    Args:
+        until: as for ``look_at_masks``.
+    """
     from shared.learning.data.images import dim_images  # noqa: PLC0415  (keeps --help instant)
 
     if dim := dim_images(root):
         count = pluralize(len(dim), "image reaches", "images reach")
         remedy = ", and may be seen almost black; export levels up to the file's highest (12 bits in 16: times 16)"
-        yield _about(task, f"{count} less than an eighth of what the file can say", dim, remedy)
+        yield _about(task, f"{count} less than an eighth of what the file can say", dim, remedy + until)
 
 
 def _about(task: Task, what: str, files: Sequence[Path], remedy: str) -> Finding:

@@ -32,7 +32,7 @@ from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
 from site_client.disclosure import Counts
 from site_client.division import BUDGET, Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
-from site_client.folders import Found, all_units, are_ungrouped, find, is_used, units_in
+from site_client.folders import Found, all_units, are_ungrouped, find, is_dealt, is_used, units_in
 from site_client.policy import excesses, labels_named_by
 from site_client.train import requirements_of
 
@@ -69,7 +69,7 @@ class Settled:
     def are_ungrouped(self) -> bool:
         """Whether nobody has said whose each image is, and a yes would have them dealt so."""
         units = [unit for found in self.found.own.blocks.values() for unit in found]
-        return are_ungrouped(self.task, units, self.before.division.blocks)
+        return are_ungrouped(units) and not is_dealt(self.task, self.before.division.blocks)
 
     def require_allowed(self, run: str, policy: Policy) -> None:
         """Check that the hospital's policy allows these images.

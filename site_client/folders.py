@@ -28,14 +28,14 @@ UNGROUPED = (
 """What people should know of images of which none has a group, as long as none is dealt."""
 
 
-def are_ungrouped(task: str, units: Iterable[Unit], blocks: Iterable[Block]) -> bool:
-    """Return whether ``UNGROUPED`` is to be said of a task's images.
+def are_ungrouped(units: Iterable[Unit]) -> bool:
+    """Return whether nobody has said of any unit what it belongs together with."""
+    return all(unit.group is None for unit in units)
 
-    Args:
-        blocks: those dealt before; groups that are named after that divide the images anew.
-    """
-    is_dealt = any(task in block.folders for block in blocks)
-    return not is_dealt and all(unit.group is None for unit in units)
+
+def is_dealt(task: str, blocks: Iterable[Block]) -> bool:
+    """Return whether images of a task are in blocks: then changed files and newly named groups have a price."""
+    return any(task in block.folders for block in blocks)
 
 
 @dataclass(frozen=True)

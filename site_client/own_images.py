@@ -22,7 +22,7 @@ from shared.learning.apart import Progress, Question
 from shared.learning.data.division import deal
 from shared.learning.data.graded_images import GRADED_EXTENSIONS
 from shared.learning.data.headers import BURNT_IN, SOUND, fields_that_may_name
-from shared.learning.data.images import short_name
+from shared.learning.data.images import not_hidden, short_name
 from shared.learning.data.sets import Members, sets_of
 from shared.learning.data.splits import SPLITS, SplitPlan
 from shared.learning.plugins import plugins_of
@@ -35,12 +35,18 @@ from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.division import division_here
-from site_client.folders import UNGROUPED, are_ungrouped, find, is_used, units_in
+from site_client.folders import UNGROUPED, are_ungrouped, find, is_dealt, is_used, units_in
 from site_client.policy import labels_named_by
 from site_client.store import SCRATCH
 
 SHOWN = 5
 """So many files are named in one line."""
+_UNTIL = "; do so before the first yes"
+_TOO_LATE = (
+    "; but these images are dealt: changed files are used by no run until `accept-division`, so keep the files as they "
+    "are"
+)
+"""Until when files may be changed, which is said behind each remedy that changes some."""
 Parts = dict[str, Sequence[Sample]]
 
 
@@ -60,8 +66,9 @@ def look_at_own_images(
     root, plugins = work / configuration.data[task_name], plugins_of([("tasks", task_name)])
     run = run if run is not None and run.task == task_name else None
     by = f"run {run.run}" if run else "a run with the usual settings"
-    asked = LookAtOwn(task=task_name, root=root, run=run, by=by)
     division = division_here(work)
+    until = _TOO_LATE if is_dealt(task_name, division.blocks) else _UNTIL
+    asked = LookAtOwn(task=task_name, root=root, run=run, by=by, until=until)
     try:
         here = units_in(work, configuration, [task_name])
     except DataError:
@@ -77,7 +84,7 @@ def look_at_own_images(
         units = here[task_name]
         asked = asked.model_copy(update={"members": members, "count": len(units), "labels": labels_of(units)})
         yield from answered(asked, configuration, plugins, scratch=work / SCRATCH)
-    if are_ungrouped(task_name, units, division.blocks):
+    if are_ungrouped(units) and not is_dealt(task_name, division.blocks):
         yield Finding("warning", f"{task_name}: {UNGROUPED}")
     for sentence in found.told():
         yield Finding("note", f"{task_name}: {sentence}")
@@ -93,7 +100,7 @@ def look_at_own_images(
             f"minimum_training_images in {FILE} (policy:) is {wanted}: this site will decline it, and every run that "
             f"trains on fewer than {wanted}; add images, or lower that number and start the daemon anew",
         )
-    yield from _named(task_name, image_files(root))
+    yield from _named(task_name, image_files(root), until)
 
 
 class LookAtOwn(Question[list[Finding]]):
@@ -105,6 +112,7 @@ class LookAtOwn(Question[list[Finding]]):
         members: of each set; None: they make none, and are read to see what is wrong with them.
         count: how many labelled images there are.
         labels: what they call their classes.
+        until: when files may be changed, said behind each remedy.
     """
 
     task: str
@@ -114,6 +122,7 @@ class LookAtOwn(Question[list[Finding]]):
     members: Members | None = None
     count: int = 0
     labels: list[str] = []
+    until: str = ""
 
     @property
     def step(self) -> str:
@@ -134,8 +143,8 @@ class LookAtOwn(Question[list[Finding]]):
         images, classes = pluralize(self.count, "labelled image"), ", ".join(dataset.classes)
         yield Finding("ok", f"{self.task}: {images} in {self.root}; classes: {classes}")
         if task.labels_pixels:
-            yield from look_at_masks(task, self.root, dataset.classes)
-        yield from look_at_levels(task, self.root)
+            yield from look_at_masks(task, self.root, dataset.classes, self.until)
+        yield from look_at_levels(task, self.root, self.until)
         divides = f"{self.by} {'divides them' if self.run else 'would divide them, for example,'}"
         yield from _divided(task, dataset, parts, divides)
         yield _copies(self.task, parts)
@@ -171,9 +180,21 @@ def _told_of(task_name: str) -> Iterator[None]:
 
 
 def image_files(root: Path) -> list[Path]:
-    """Return every image and sound of a data folder, whatever the task makes of it."""
-    kinds = {*GRADED_EXTENSIONS, SOUND}
-    return sorted(path for path in root.rglob("*") if path.suffix.lower() in kinds and path.is_file())
+    """Return every image and sound of a data folder, whatever the task makes of it.
+
+    A folder may be a link, as to a network drive; one that is reached twice, or lies in itself, is looked through once.
+    """
+    kinds, found = {*GRADED_EXTENSIONS, SOUND}, []
+    folders, seen = [root], {root.resolve()}
+    for folder in folders:
+        with suppress(PermissionError):
+            for path in not_hidden(folder):
+                if path.is_dir() and path.resolve() not in seen:
+                    folders.append(path)
+                    seen.add(path.resolve())
+                elif path.suffix.lower() in kinds and path.is_file():
+                    found.append(path)
+    return sorted(found)
 
 
 def _plan(run: RunConfiguration | None) -> SplitPlan:
@@ -221,8 +242,12 @@ def _copies(task_name: str, parts: Parts) -> Finding:
     )
 
 
-def _named(task_name: str, files: Sequence[Path]) -> Iterator[Finding]:
-    """Report what the files say beside their pixels, or sounds."""
+def _named(task_name: str, files: Sequence[Path], until: str) -> Iterator[Finding]:
+    """Report what the files say beside their pixels, or sounds.
+
+    Args:
+        until: when files may be changed.
+    """
     if not files:
         yield Finding(
             "note", f"{task_name}: its files are no images or sounds, and are not looked through for what names people"
@@ -240,13 +265,13 @@ def _named(task_name: str, files: Sequence[Path]) -> Iterator[Finding]:
             "warning",
             f"{task_name}: {len(naming)} of {looked} hold text beside their pixels that may name people "
             f"({listed}), as {_some(list(naming))}: it is never read for training and never leaves, but it is there; "
-            "export them without it",
+            f"export them without it{until}",
         )
     if burnt:
         yield Finding(
             "warning",
             f"{task_name}: {len(burnt)} of {looked} say that text is burnt into their pixels ({BURNT_IN}), "
-            f"as {_some(burnt)}: no pixel ever leaves, but what is trained sees it; export them without it",
+            f"as {_some(burnt)}: no pixel ever leaves, but what is trained sees it; export them without it{until}",
         )
     if not found:
         yield Finding(

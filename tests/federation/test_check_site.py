@@ -30,6 +30,7 @@ from shared.plurals import pluralize
 from site_client.cli import main
 from site_client.division import Budget, Kept, division_here, keep
 from site_client.machine import unit_of
+from site_client.own_images import image_files
 from tests.federation.running import POLICY, TASK, Federation, staging_run, write_data
 from tests.folder.faulty import FaultyServer, Handler
 from tests.learning.small_sites import write_small
@@ -244,6 +245,8 @@ def test_empty_and_grey_masks_are_told(federation: Federation, north: Path, tmp_
     of_empty, of_grey = line(found, f"{TASK}: 1 mask is empty"), line(found, f"{TASK}: 1 mask has grey values")
     assert of_empty.grade == of_grey.grade == "warning"
     assert f", as masks/{empty.name}; " in of_empty.text and f", as masks/{grey.name}: " in of_grey.text
+    assert of_empty.text.endswith("mark it; do so before the first yes")
+    assert of_grey.text.endswith("save what is meant as black and white; do so before the first yes")
 
 
 @pytest.mark.parametrize("is_table", [False, True])
@@ -355,6 +358,35 @@ def test_fields_of_dicom(tmp_path: Path) -> None:
     header.PatientIdentityRemoved, header.BurnedInAnnotation = "YES", "NO"
     header.save_as(path, enforce_file_format=True)
     assert fields_that_may_name(path) == []
+
+
+def test_what_to_do_about_files_is_said_with_until_when_they_may_be_changed(graded: Path, north: Path) -> None:
+    first = sorted((graded / "images").iterdir())[0]
+    text = PngInfo()
+    text.add_text("Patient", "Erika Mustermann")
+    Image.open(first).save(first, pnginfo=text)
+    begins = "dr_staging: 1 of 24 files hold text beside their pixels"
+    assert line(of_images(north), begins).text.endswith("export them without it; do so before the first yes")
+    write_division(north, graded)
+    told = line(of_images(north), begins).text
+    assert "export them without it; but these images are dealt: changed files are used by no run until" in told
+
+
+def test_a_folder_of_images_that_is_a_link_is_looked_through_once(graded: Path, north: Path, tmp_path: Path) -> None:
+    drive = tmp_path / "drive"
+    (graded / "images").rename(drive)
+    (graded / "images").symlink_to(drive, target_is_directory=True)
+    (drive / "in-itself").symlink_to(graded, target_is_directory=True)
+    first = sorted(drive.glob("*.png"))[0]
+    (graded / ".trash").mkdir()
+    Image.open(first).save(graded / ".trash" / "deleted.png")
+    assert len(image_files(graded)) == 24
+    (drive / "in-itself").unlink()  # a folder of images holds no other
+    text = PngInfo()
+    text.add_text("Patient", "Erika Mustermann")
+    Image.open(first).save(first, pnginfo=text)
+    told = line(of_images(north), "dr_staging: 1 of 24 files hold text beside their pixels")
+    assert f", as images/{first.name}: " in told.text
 
 
 def test_a_file_that_cannot_be_read_names_nobody_here(tmp_path: Path) -> None:
