@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from aggregator.same_images import TestImages, same_test_images
 from aggregator.site import open_ledger
 from aggregator.store import RunStore, withdrawal_of
+from shared.errors import ConfigurationError
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.ledger import readable_tables
 from shared.exchange.mirror import Mirror
@@ -25,12 +26,22 @@ from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.order import Ending, consent_of, ending_of
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.verdicts import FinalCard, Verdict
-from shared.exchange.tables import IMAGES_OF, RECEIVED_SPLITS, MetricsRow, Split, difference_of, error_of, is_support
+from shared.exchange.tables import (
+    IMAGES_OF,
+    RECEIVED_SPLITS,
+    MetricsRow,
+    Split,
+    difference_of,
+    error_of,
+    is_declared,
+    is_support,
+)
 from shared.learning.choice import Tables, received_rows, reported_scores
 from shared.learning.gain import Gain, gains
 from shared.learning.metrics import OF_CLASS, mean_over_sites
 from shared.learning.outcome import Outcome, outcome_of, standstills
 from shared.learning.tasks import SELECTION_SCORES, TERMS, terms_of
+from shared.learning.tasks.terms import EXTERNAL
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -502,14 +513,19 @@ def _row(rows: Mapping[int, Mapping[str, MetricsRow]], aggregate: int, site: str
 
 def _has_own_classes(run: RunConfiguration) -> bool:
     """Return whether each site has classes of its own; False for a plug-in's task, of which that is not known."""
-    return run.task in TERMS and terms_of(run.task).options(run.task_options).class_names is None
+    if run.task not in TERMS or run.task == EXTERNAL:
+        return False
+    try:
+        return terms_of(run.task).options(run.task_options).class_names is None
+    except ConfigurationError:  # another version's
+        return False
 
 
 def _means(rows: Mapping[str, MetricsRow], *, has_own_classes: bool) -> dict[str, Mean]:
     means = {}
     for name in sorted({name for row in rows.values() for name in row.scores if not is_support(name)}):
         told = [(value, row.images) for row in rows.values() if (value := row.scores.get(name)) is not None]
-        if has_own_classes and name.startswith(OF_CLASS):
+        if has_own_classes and is_declared(name) and name.startswith(OF_CLASS):
             means[name] = Mean(sites=len(told), alike=None, by_images=None)
             continue
         values = [value for value, _ in told]

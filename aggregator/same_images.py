@@ -28,8 +28,12 @@ def begun_with(work: Path, run: RunConfiguration) -> RunConfiguration | None:
 
 
 def divides_alike(run: RunConfiguration, other: RunConfiguration) -> bool:
-    """Return whether two runs divide the same images into the same sets."""
-    return (run.seed, run.split) == (other.seed, other.split)
+    """Return whether two runs divide the same images into the same sets, of whose training sets one may take less."""
+    return run.seed == other.seed and _split_of(run) == _split_of(other)
+
+
+def _split_of(run: RunConfiguration) -> dict[str, object]:
+    return {key: value for key, value in run.split.items() if key != "train_images"}
 
 
 def same_test_images(work: Path, run: RunConfiguration, ledgers: Mapping[str, Mirror]) -> dict[str, TestImages]:

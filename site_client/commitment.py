@@ -61,9 +61,9 @@ class Settled:
     rows: dict[SetName, int]
 
     def images(self, name: SplitName) -> int:
-        """Return how many images of a set the run uses."""
-        blocks = self.found.own.blocks
-        return sum(is_used(unit, self.labels) for number in self.sets[name] for unit in blocks[number])
+        """Return how many images of a set the run uses: of the blocks of which it reads all."""
+        blocks = [self.found.own.blocks[number] for number in self.sets[name]]
+        return sum(len(block) for block in blocks if all(is_used(unit, self.labels) for unit in block))
 
     @property
     def are_ungrouped(self) -> bool:

@@ -10,7 +10,6 @@ from shared.errors import ActionRequiredError, DataError
 from shared.exchange.records.run import Plugin
 from shared.learning.apart import Progress, Question
 from shared.learning.data.division import Block, Folders, Present, present
-from shared.learning.data.labelled_photographs import meant_class
 from shared.learning.data.sets import Members, SetName, members_of
 from shared.learning.data.splits import SPLIT_FILE
 from shared.learning.data.units import Unit, settled
@@ -74,7 +73,7 @@ def is_used(unit: Unit, labels: Sequence[str] | None) -> bool:
     Args:
         labels: what the run calls the classes; None: as the site does.
     """
-    return labels is None or unit.kind is None or meant_class(unit.kind, labels) is not None
+    return labels is None or unit.kind is None or unit.kind in labels
 
 
 class UnitsIn(Question[Sequence[Unit]]):

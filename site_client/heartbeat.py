@@ -20,7 +20,7 @@ from shared.doors.schema import fill
 from shared.errors import DropfedError, LeftAloneError, RejectedError, TransientError
 from shared.exchange.channel import Channel
 from shared.exchange.names import MAX_RECORD_BYTES, MIRROR, SITE_CARD, STATUS, MessageRef
-from shared.exchange.records.messages import Phase, Status, status_text
+from shared.exchange.records.messages import Head, Phase, Status, status_text
 from shared.exchange.records.values import now_text, sentence
 from shared.exchange.signing import SigningKey, open_signed
 from shared.folder.contract import Folder
@@ -61,7 +61,7 @@ class Heartbeat:
     """Writes the status here when it changes, and into the folder at most every few seconds, or when told ``now``.
 
     Trouble that begins is told in both at once. What our last heartbeat in the folder tells of messages that a lost
-    disk had, and that are not back yet, stays there.
+    disk had, and that are not back yet, stays there; nor is less told than it until we know how much is there.
 
     Args:
         folder: the folder without retries; a heartbeat is not worth waiting for.
@@ -78,6 +78,7 @@ class Heartbeat:
         self._folder = ListedFolder(folder)
         self._sent: Status | None = None
         self._channel: Channel | None = None
+        self._told = Head()  # our last message that our heartbeat in the folder spoke of when we began
         self._key = key
         self._noted_at = self._sent_at = self._began_at = float("-inf")
 
@@ -159,8 +160,9 @@ class Heartbeat:
             self._sent = None
             try:
                 if not self._is_our_folder:
-                    self._is_our_folder = self._holds_our_card() and not self._tells_more()
+                    self._is_our_folder = self._holds_our_card() and self._has_what_was_told()
                 if self._is_our_folder:
+                    public = self._public(status)  # with what was told
                     self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
                     self._sent = public
             except (DropfedError, OSError) as error:
@@ -170,7 +172,8 @@ class Heartbeat:
         """Return a status as the folder may have it."""
         is_held_up = self.trouble and status.phase in ("waiting", "asked for consent")
         phase = "trouble" if is_held_up else status.phase
-        return status.model_copy(update={"phase": phase, "trouble": self._public_trouble})
+        own_head = max(status.own_head, self._told, key=lambda head: head.seq)
+        return status.model_copy(update={"phase": phase, "trouble": self._public_trouble, "own_head": own_head})
 
     def _holds_our_card(self) -> bool:
         """Return whether the card in the folder is the one here, and shows our key.
@@ -183,13 +186,17 @@ class Heartbeat:
         here = (self._work / MIRROR / SITE_CARD).read_bytes()
         return there == here and shown_key(self._work) == first_key(self._work)
 
-    def _tells_more(self) -> bool:
-        """Return whether our last heartbeat in the folder speaks of a later message than this work directory has."""
+    def _has_what_was_told(self) -> bool:
+        """Return whether this work directory has the messages of which our last heartbeat in the folder speaks."""
         if self._channel is None:
-            return False
+            return True
         ledger = self._channel.ledger
         try:
             content = self._folder.read_or_none(STATUS, max_bytes=MAX_RECORD_BYTES)
-            return content is not None and ledger.own.open_status(content).own_head.seq > ledger.own_head.seq
+            told = ledger.own.open_status(content).own_head if content is not None else Head()
         except RejectedError:  # anybody may have put it there
+            return True
+        if told.seq > ledger.own_head.seq:
             return False
+        self._told = told
+        return True

@@ -311,6 +311,8 @@ class Mover:
         if card is None:
             self._fetch()
             self._require_whole(shown)
+            if (status := self._read_there(names.STATUS)) is not None:  # it speaks of what may be kept back
+                self._here.overwrite(names.STATUS, status)
             self._here.create(names.SITE_CARD, shown)
             self._note(*self._records())
             signed = pluralize(len(missing), "message")

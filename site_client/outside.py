@@ -98,13 +98,12 @@ def trained_outside(
         Stopped: by ``is_time``.
         TransientError: files went or changed since the dataset was read.
         ActionRequiredError: naming the program: it is not as it was allowed, fails, takes too long, or writes something
-            else than it may; or too few images are left.
+            else than it may.
     """
     program = runnable(site.policy, trainer.run, site.site)
     for problem in exposed(program, (work, trainer.data)):
         raise ActionRequiredError(problem)
     whose = called(trainer.run, site)
-    trainer.require_enough(dataset)
     # 1. The received model is measured here, if the network is one that is known here.
     if trainer.run.task == EXTERNAL:
         table = ScoreTable(configuration, trainer.policy, dataset, own=trainer.run.scores)

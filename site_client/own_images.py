@@ -23,6 +23,7 @@ from shared.learning.data.division import deal
 from shared.learning.data.graded_images import GRADED_EXTENSIONS
 from shared.learning.data.headers import BURNT_IN, SOUND, fields_that_may_name
 from shared.learning.data.images import not_hidden, short_name
+from shared.learning.data.labelled_photographs import meant_class
 from shared.learning.data.sets import Members, sets_of
 from shared.learning.data.splits import SPLITS, SplitPlan
 from shared.learning.plugins import plugins_of
@@ -92,8 +93,11 @@ def look_at_own_images(
     unused = {unit.id: unit.kind or "" for unit in units if not is_used(unit, labels)}
     if unused:
         yield Finding("note", f"{task_name}: {by} names no class of some folders, and {_told_unused(unused)}")
+        dealt = is_dealt(task_name, division.blocks)
+        yield from _nearly(task_name, by, sorted(set(unused.values())), labels or (), dealt=dealt)
     wanted = configuration.policy.minimum_training_images
-    if (trained := len(members["train"].keys() - unused.keys())) < wanted:
+    torn = {member.block for unit, member in members["train"].items() if unit in unused}
+    if (trained := sum(member.block not in torn for member in members["train"].values())) < wanted:
         yield Finding(
             "warning",
             f"{task_name}: {by} would train on {pluralize(trained, 'image')} here, and "
@@ -167,7 +171,20 @@ def _told_unused(unused: Mapping[str, str]) -> str:
     of_each = Counter(unused.values()).most_common()
     named = ", ".join(f"{escape(kind)} {number}" for kind, number in of_each[:SHOWN])
     more = ", …" if len(of_each) > SHOWN else ""
-    return f"uses none of the {pluralize(len(unused), 'image')} in them: {named}{more}"
+    return f"uses none of the {pluralize(len(unused), 'image')} in them, nor others of their blocks: {named}{more}"
+
+
+def _nearly(task_name: str, by: str, kinds: Sequence[str], labels: Sequence[str], *, dealt: bool) -> Iterator[Finding]:
+    """Warn about folders that are left out, though a class of the run's is called almost so.
+
+    Args:
+        kinds: the folders' names.
+        dealt: whether images here are dealt: a folder that is renamed would take its images out of their blocks.
+    """
+    remedy = "have the run name it as your folder does, whose images are dealt" if dealt else "rename the folder"
+    for kind in kinds:
+        if (meant := meant_class(kind, labels)) is not None:
+            yield Finding("warning", f"{task_name}: {escape(kind)}: {by} calls a class {meant}; {remedy}")
 
 
 @contextmanager
@@ -187,14 +204,20 @@ def image_files(root: Path) -> list[Path]:
     kinds, found = {*GRADED_EXTENSIONS, SOUND}, []
     folders, seen = [root], {root.resolve()}
     for folder in folders:
-        with suppress(PermissionError):
-            for path in not_hidden(folder):
-                if path.is_dir() and path.resolve() not in seen:
-                    folders.append(path)
-                    seen.add(path.resolve())
-                elif path.suffix.lower() in kinds and path.is_file():
-                    found.append(path)
+        for path in _entries(folder):
+            if path.is_dir() and path.resolve() not in seen:
+                folders.append(path)
+                seen.add(path.resolve())
+            elif path.suffix.lower() in kinds and path.is_file():
+                found.append(path)
     return sorted(found)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what lies in a folder; nothing if that cannot be told."""
+    with suppress(OSError):
+        return not_hidden(folder)
+    return []
 
 
 def _plan(run: RunConfiguration | None) -> SplitPlan:

@@ -296,19 +296,6 @@ class Trainer:
         seed = seed_for(self.run.seed, "theta")
         return measure_uncertainty(self.task, network, samples, objective, seed, computing=self.computing)
 
-    def require_enough(self, dataset: Dataset) -> None:
-        """Check that as many images are left to train on as the hospital's policy requires.
-
-        Raises:
-            ActionRequiredError: there are fewer.
-        """
-        least = self.policy.minimum_training_images
-        if len(dataset.train) < least:
-            raise ActionRequiredError(
-                f"run {self.run.run}: has fewer images to train on here than this hospital's minimum of {least}: put "
-                "back what was lost or changed since this site agreed, or withdraw from the run"
-            )
-
     def work(
         self,
         dataset: Dataset,
@@ -326,9 +313,8 @@ class Trainer:
         Raises:
             Stopped: by ``on_progress``.
             ConfigurationError: the run is private, and the site has too few images for that.
-            ActionRequiredError: what the aggregator counts of what stays here was lost, or too few images are left.
+            ActionRequiredError: what the aggregator counts of what stays here was lost.
         """
-        self.require_enough(dataset)
         # 1. Receive: the model as it came, with what stayed here of the rounds before (protocol 7.1).
         this = self._receive(dataset, configuration, files)
         local, table = this.local, this.table

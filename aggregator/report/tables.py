@@ -15,7 +15,7 @@ from aggregator.report.meanings import meanings
 from aggregator.run_view import INTERVAL, Part, Row, RunView, range_text
 from shared.escaping import uncomputed
 from shared.exchange.records.values import decimal_text
-from shared.exchange.tables import EPSILON, Split, error_of
+from shared.exchange.tables import EPSILON, Split, error_of, is_declared
 from shared.learning.metrics import OF_CLASS, mean_and_std
 from shared.plurals import pluralize
 
@@ -235,14 +235,17 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
     support = _support(found, sites, split, score)
     rows += support
     shown = []
-    apart = (OF_CLASS,) if view.has_own_classes else ()
+
+    def is_apart(name: str) -> bool:
+        return view.has_own_classes and is_declared(name) and name.startswith(OF_CLASS)
+
     for name in _main_first(names - {EPSILON}, score):
         means = [told(found.get(site), split, name) for site in sites]
         if name != score and not any(isinstance(mean, float) for mean in means):
             continue
         shown.append(name)
         stds = [told(found.get(site), split, _std_of(name)) for site in sites]
-        over_sites = None if name.startswith(apart) else _over_sites(means)
+        over_sites = None if is_apart(name) else _over_sites(means)
         rows.append([_heading(name, score), *map(_with_spread, means, stds), over_sites])
     caption = (
         f"The aggregate of round {aggregate} on each site's {split} images. After ±: in a site's column the standard "
@@ -252,7 +255,7 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
         caption += "; in brackets: how many of the sites reported the score, where not all did"
     header = ("score", *sites, "mean over sites")
     narrow = [NARROW] if any(INTERVAL in str(row[0]) for row in support) else []
-    own = [_OWN_CLASSES] if any(name.startswith(apart) for name in shown) else []
+    own = [_OWN_CLASSES] if any(map(is_apart, shown)) else []
     notes = (*_meanings(shown, score), *own, *_classes_of_means(found, split), *narrow)
     return Table(f"all-scores-{split}", caption, header, rows, notes)
 

@@ -35,13 +35,15 @@ def command(key: str, work: Path) -> None:
         raise ConfigurationError(
             [f"KEY: {key[:16]}… is a key that the aggregator has handed over since: type the newest"]
         )
-    waits = "the daemon follows once the aggregator's present key hands over to it, and takes nothing of it before that"
     if key == ledger.peer.newest_key:
-        waits = "it is the aggregator's present one, and no other is waited for"
+        name_key(work, key)
+        say(f"the key {key} is the present one, as far as is known here; no other is waited for")
+        return
+    later = "once the aggregator's present key hands over to it, and takes nothing of the aggregator before that"
     try:
         there = _next_key(work, ledger.peer)
     except DropfedError as error:
-        told = f"not compared with the folder ({error}): {waits}"
+        told = f"not compared with the folder ({error}): the daemon follows {later}"
     else:
         if there not in (None, key):
             record = handover_path(ledger.peer.next_key_number, AGGREGATOR)
@@ -51,7 +53,7 @@ def command(key: str, work: Path) -> None:
             )
         told = "the folder hands over to it: the daemon follows, and goes on by itself"
         if there is None:
-            told = f"the folder hands over to no other: {waits}"
+            told = f"the folder does not hand over to it yet: the daemon follows {later}"
     name_key(work, key)
     say(f"the key {key} is named; {told}")
 

@@ -89,7 +89,7 @@ def test_a_hospital_goes_on_once_a_person_there_has_named_the_new_key(hospital: 
     for _ in range(2):  # the first look learns the key
         hospital.live()
     assert hospital.hears("two")
-    assert "it is the aggregator's present one, and no other is waited for" in named(hospital, new).output
+    assert "is the present one, as far as is known here; no other is waited for" in named(hospital, new).output
     assert "is a key that the aggregator has handed over since: type the newest" in named(hospital, before).output
 
     audit = verify(LocalFolder(hospital.drop), aggregator_key=before)
@@ -166,7 +166,7 @@ def test_a_key_is_compared_with_the_folder_before_it_is_named(hospital: Hospital
     assert "not compared with the folder (" in named(hospital, stranger).output  # there is no password
     path = hospital.work / "site.yaml"
     write_file(path, yaml.safe_dump(yaml.safe_load(path.read_bytes()) | {"url": hospital.drop.as_uri()}).encode())
-    assert "the folder hands over to no other: the daemon follows once" in named(hospital, stranger).output
+    assert "the folder does not hand over to it yet: the daemon follows once" in named(hospital, stranger).output
     new = rotated(hospital)
     refused = named(hospital, stranger)
     assert refused.exit_code == 1

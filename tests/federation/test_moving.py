@@ -105,7 +105,7 @@ def test_a_site_without_a_network_takes_part_to_the_end(
         move = mover_of(anew, server, aggregator)
         assert move() and from_aggregator(anew / "here") == from_aggregator(server)
         assert len(list((anew / "here").rglob("from_site/manifest.json"))) == 3  # and what the site had signed itself
-        assert [finding.file for finding in verify(LocalFolder(anew / "here")).findings] == [names.STATUS]
+        assert not verify(LocalFolder(anew / "here")).findings
         (anew / "here" / "sheets").mkdir()
         (anew / "here" / "sheets" / "0001.json").write_bytes(b"an answer")
         assert move() and (server / "sheets" / "0001.json").read_bytes() == b"an answer"
@@ -242,6 +242,18 @@ def test_a_site_that_lost_its_disk_gets_back_what_it_had_signed(
     assert {path: path.read_bytes() for path in hospital.drop.rglob("*.*") if path.name != names.STATUS} == whole
     for folder in (hospital.drop, hospital.exchange):
         assert not verify(LocalFolder(folder)).findings
+
+
+def test_what_its_heartbeat_on_the_server_speaks_of_must_be_there_before_it_signs(hospital: Apart) -> None:
+    kept, last = hospital.drop.with_name("kept"), hospital.drop / MessageRef("update", RUN, 1).path
+    last.rename(kept)
+    hospital.lose_the_disk()
+    for _ in range(2):
+        with pytest.raises(ActionRequiredError, match="speaks of its message 2, and number 1 is the last there"):
+            hospital.live()
+    kept.rename(last)
+    hospital.live()
+    assert not verify(LocalFolder(hospital.drop)).findings
 
 
 def test_until_all_is_here_that_it_had_signed_its_card_is_not_and_it_signs_nothing(hospital: Apart) -> None:

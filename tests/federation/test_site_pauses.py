@@ -67,7 +67,7 @@ def require_ever_rarer_looks(clock: Clock, folder: Counting) -> None:
         now += pause
     # one small request a look; some when it starts, to see that all it has sent is there, and when it ends; two to see
     # that there is no survey
-    assert folder.looks <= len(clock.pauses) + 11
+    assert folder.looks <= len(clock.pauses) + 13
 
 
 def test_a_site_that_waits_to_be_enrolled_looks_ever_more_rarely(tmp_path: Path, clock: Clock) -> None:

@@ -84,10 +84,13 @@ def test_a_paused_site_asks_its_folder_for_nothing_and_says_so(
     hospital.send_round(run, 1)
     assert site(hospital, "pause").exit_code == 0
     before, hospital.folder.phases = hospital.folder.requests, []
+    told = json.loads((hospital.drop / names.STATUS).read_bytes())["body"]["own_head"]
     caplog.set_level("INFO")
     hospital.live()  # a restart changes nothing
     assert "and only the heartbeat sent, until `dropfed-site resume" in caplog.text
     assert hospital.folder.requests == before + 3, "but for the card and the last heartbeat, before the first"
+    now = json.loads((hospital.drop / names.STATUS).read_bytes())["body"]["own_head"]
+    assert now == told and told["seq"] > 0, "how much was sent does not depend on who looks"
     assert not hospital.is_signed(MessageRef("round", RUN, 1))
     shown = site(hospital, "status").output
     assert "waits for: a person here, to end the pause" in shown

@@ -273,30 +273,39 @@ def test_what_show_and_check_say_of_a_class_that_a_run_does_not_name(classes: Ho
     shown = describe(classes.work, run.run)
     assert "trains on:          20 images of this site's, validated on 10 and tested on 10; 21 images or" in shown
     told = CliRunner().invoke(main, ["check", "--work", str(classes.work)]).output
-    assert f"{run.run} names no class of some folders, and uses none of the 20 images in them: Glaucoma 20" in told
+    unused = "uses none of the 20 images in them, nor others of their blocks: Glaucoma 20"
+    assert f"{run.run} names no class of some folders, and {unused}" in told
     assert f"{run.run} would train on 20 images here, and minimum_training_images in site.yaml (policy:) is 21" in told
 
 
-def test_what_is_left_in_a_round_of_the_classes_that_a_run_names_must_be_enough(classes: Hospital) -> None:
-    """Images of other classes do not make up for them."""
-    run = of_labels("normal", "cataract")
-    assert consent(classes, run).agrees
-    gone = min(sample.id for sample in classes.daemon.images(run.run).train)
-    (path,) = classes.data.glob(f"*/{gone}.png")
-    path.unlink()
-    classes.send_round(run, 1)
-    assert_stuck(classes, "has fewer images to train on here than this hospital's minimum of 20: put back")
-
-
-def test_a_folder_whose_name_is_nearly_a_class_is_mended_before_anything_is_answered(classes: Hospital) -> None:
+@pytest.mark.parametrize(
+    ("consents", "remedy"),
+    [("ask", "rename the folder"), ("auto", "have the run name it as your folder does, whose images are dealt")],
+)
+def test_what_check_says_of_a_folder_that_is_nearly_called_as_a_class(
+    classes: Hospital, consents: str, remedy: str
+) -> None:
+    classes.set_policy(USUAL.model_copy(update={"tasks": ["image_classification"], "consent": consents}))
     run = of_labels("normal", "cataract", "glaucoma")
     classes.offer(run)
-    with pytest.raises(ActionRequiredError, match="Glaucoma: the run calls this class glaucoma; rename the folder"):
-        classes.live()
-    assert not classes.is_signed(MessageRef("consent", run.run))
-    (classes.data / "Glaucoma").rename(classes.data / "glaucoma")
     classes.live()
-    assert classes.receive(MessageRef("consent", run.run))
+    told = CliRunner().invoke(main, ["check", "--work", str(classes.work)]).output
+    assert f"Glaucoma: run {run.run} calls a class glaucoma; {remedy}" in told
+
+
+def test_of_a_block_with_images_of_a_class_that_the_run_does_not_name_none_counts(classes: Hospital) -> None:
+    for number in range(3):  # too few for a block of their own
+        path = classes.data / "other" / f"more-{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((32, 32, 3), 150 + number, np.uint8)).save(path)
+    run = of_labels("normal", "cataract", "Glaucoma")
+    answer = consent(classes, run)
+    dataset = classes.daemon.images(run.run)
+    assert answer.images == {
+        name: str(len(samples))
+        for name, samples in (("train", dataset.train), ("validation", dataset.validation), ("test", dataset.test))
+    }
+    assert len([*dataset.train, *dataset.validation, *dataset.test]) < 60
 
 
 def test_a_run_that_takes_something_else_as_true_of_the_same_images_is_left_to_a_person(hospital: Hospital) -> None:

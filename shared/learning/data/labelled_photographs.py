@@ -209,12 +209,6 @@ def _folders(root: Path, classes: Sequence[str] | None, extensions: Sequence[str
         raise DataError(
             [f"{root.name}: holds neither {LABELS_FILE} nor a folder called {told}; give the labels one way."]
         )
-    if classes is not None:
-        problems += [
-            f"{escape(folder.name)}: the run calls this class {meant}; rename the folder, or put its images there."
-            for folder in not_hidden(root)
-            if folder.is_dir() and (meant := meant_class(folder.name, classes)) not in (None, folder.name)
-        ]
     for folder in folders:
         problems += misnamed(folder)
         odd: list[str] = []
