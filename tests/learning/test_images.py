@@ -247,6 +247,15 @@ def test_many_rows_of_no_image_or_written_twice_are_one_line_each_with_their_num
     ]
 
 
+def test_names_are_not_searched_through_for_each_row():
+    class Names(list):
+        def __contains__(self, name):
+            raise AssertionError(f"all names are compared with {name}")
+
+    row = Row(2, {"id": "eye-1"})
+    assert named_rows("labels.csv", [row], Names(["eye-1"]), "the image ", []) == [("eye-1", row)]
+
+
 @pytest.mark.parametrize("read", [read_image, read_any_levels])
 def test_dicom_by_another_name_is_called_dicom(read, tmp_path):
     (tmp_path / "eye.png").write_bytes(b"\0" * 128 + b"DICM" + b"\0" * 400)

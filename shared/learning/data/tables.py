@@ -88,6 +88,7 @@ def named_rows(
         problems: a sentence is added for each name that has two rows or none, and for each row of no name; of many
             such, how many.
     """
+    known = set(names)
     composed = {unicodedata.normalize("NFC", name): name for name in names}
     alike = {_loosely(name): name for name in names}
     found: list[tuple[str, Row]] = []
@@ -96,7 +97,7 @@ def named_rows(
     unknown: list[Row] = []
     for row in rows:
         written = row.cells["id"]
-        name = written if written in names else composed.get(unicodedata.normalize("NFC", written))
+        name = written if written in known else composed.get(unicodedata.normalize("NFC", written))
         if name is None:
             unknown.append(row)
             continue
@@ -109,7 +110,7 @@ def named_rows(
     remedies = [_remedy(row.cells["id"], name) for row, name in zip(unknown, meant, strict=True)]
     problems += _of_rows(file, twice, "{} is there twice", "are there twice", ["keep one line."] * len(twice))
     problems += _of_rows(file, unknown, "nothing here is called {}", "are of nothing here", remedies)
-    problems += without_line(file, kind, sorted(set(names) - seen - set(meant)))
+    problems += without_line(file, kind, sorted(known - seen - set(meant)))
     return found
 
 
