@@ -14,6 +14,7 @@ from shared.learning.data.dicom import read_any_levels
 from shared.learning.data.graded_images import read_colour
 from shared.learning.data.headers import fields_that_may_name
 from shared.learning.data.images import odd_masks, read_image, read_mask, read_pairs, scale_to
+from shared.learning.data.labelled_photographs import meant_class
 from shared.learning.data.tables import Row, named_rows, without_line
 from shared.learning.tasks import task_named
 from site_client.pictures import class_shares, maker_of, measured
@@ -254,6 +255,13 @@ def test_names_are_not_searched_through_for_each_row():
 
     row = Row(2, {"id": "eye-1"})
     assert named_rows("labels.csv", [row], Names(["eye-1"]), "the image ", []) == [("eye-1", row)]
+
+
+def test_a_folder_is_of_the_class_of_its_name_in_any_case_and_either_way_to_write_accents():
+    composed, decomposed = "dégénérescence", "De\u0301ge\u0301ne\u0301rescence"
+    assert meant_class(decomposed, ["normal", composed]) == composed
+    assert meant_class(composed, [decomposed.lower(), composed]) == composed
+    assert meant_class("degenerescence", [composed]) is None
 
 
 @pytest.mark.parametrize("read", [read_image, read_any_levels])

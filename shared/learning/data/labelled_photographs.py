@@ -6,6 +6,7 @@ for each class, called by the class's name.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -195,9 +196,15 @@ def labels_of(
 
 
 def meant_class(name: str, classes: Sequence[str]) -> str | None:
-    """Return the class that a folder is of: the one of its name, or one whose letters differ in their case alone."""
-    alike = [each for each in classes if each.casefold() == name.strip().casefold()]
+    """Return the class that a folder is of: the one of its name, or one that differs in case or in how accents are
+    written alone.
+    """
+    alike = [each for each in classes if _composed(each) == _composed(name.strip())]
     return name if name in alike else next(iter(alike), None)
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _folders(root: Path, classes: Sequence[str] | None, extensions: Sequence[str], problems: list[str]) -> _Listed:
