@@ -310,6 +310,10 @@ def look_at_masks(task: Task, root: Path, classes: Sequence[str], until: str = "
         count = pluralize(len(odd.grey), "mask has", "masks have")
         remedy = f": every value but 0 is taken for {classes[1]}; save what is meant as black and white"
         yield _about(task, f"{count} grey values", odd.grey, remedy + until)
+    if odd.turned:
+        what = pluralize(len(odd.turned), "image and its mask say", "images and their masks say")
+        remedy = ": all is well if each mask fits its image as viewers show both; else save both without that mark"
+        yield _about(task, f"{what} different turns in their EXIF", odd.turned, remedy + until)
 
 
 def look_at_levels(task: Task, root: Path, until: str = "") -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from shared.learning.apart import Progress, Question
 from shared.learning.data.division import deal
 from shared.learning.data.graded_images import GRADED_EXTENSIONS
 from shared.learning.data.headers import BURNT_IN, SOUND, fields_that_may_name
-from shared.learning.data.images import not_hidden, short_name
+from shared.learning.data.images import files_within, short_name
 from shared.learning.data.labelled_photographs import meant_class
 from shared.learning.data.sets import Members, sets_of
 from shared.learning.data.splits import SPLITS, SplitPlan
@@ -197,27 +197,8 @@ def _told_of(task_name: str) -> Iterator[None]:
 
 
 def image_files(root: Path) -> list[Path]:
-    """Return every image and sound of a data folder, whatever the task makes of it.
-
-    A folder may be a link, as to a network drive; one that is reached twice, or lies in itself, is looked through once.
-    """
-    kinds, found = {*GRADED_EXTENSIONS, SOUND}, []
-    folders, seen = [root], {root.resolve()}
-    for folder in folders:
-        for path in _entries(folder):
-            if path.is_dir() and path.resolve() not in seen:
-                folders.append(path)
-                seen.add(path.resolve())
-            elif path.suffix.lower() in kinds and path.is_file():
-                found.append(path)
-    return sorted(found)
-
-
-def _entries(folder: Path) -> list[Path]:
-    """Return what lies in a folder; nothing if that cannot be told."""
-    with suppress(OSError):
-        return not_hidden(folder)
-    return []
+    """Return every image and sound of a data folder, whatever the task makes of it."""
+    return files_within(root, (*GRADED_EXTENSIONS, SOUND))
 
 
 def _plan(run: RunConfiguration | None) -> SplitPlan:

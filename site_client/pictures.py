@@ -13,7 +13,7 @@ from PIL import ExifTags, Image
 
 from shared.exchange.records.surveys import BINS, BIT_DEPTHS, COLOURS, MAKERS, NOT_SAID, OTHER
 from shared.learning.data.dicom import read_any_levels
-from shared.learning.data.images import JPEG_EXTENSIONS, PICTURES, brightest, grey_of, mask_levels, read_mask
+from shared.learning.data.images import PICTURES, brightest, grey_of, stored_mask
 
 _FORMATS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".tif": "tiff", ".tiff": "tiff", ".dcm": "dicom"}
 _BLACK = 12 / 255  # of the brightest a file can say; see labelled_photographs
@@ -69,14 +69,16 @@ def measured(path: Path) -> Picture:
 def class_shares(mask: Path, classes: int) -> NDArray[np.float64] | None:
     """Return the share of a mask's pixels that is of each class, (classes,); None if JPEG has changed their numbers.
 
-    A mask may have classes that nobody asked for: which images count must not depend on what is in them (protocol 5.3).
+    A mask may have classes that nobody asked for, or mark what is transparent: which images count must not depend on
+    what is in them (protocol 5.3).
 
     Raises:
         DataError: it cannot be read.
     """
-    found: NDArray[np.integer] = read_mask(mask, classes) if classes == 2 else mask_levels(mask, classes)[0]
-    if classes != 2 and mask.suffix.lower() in JPEG_EXTENSIONS:
+    stored = stored_mask(mask, classes)
+    if classes != 2 and stored.is_jpeg:
         return None
+    found = stored.second_of_two() if classes == 2 else stored.levels
     shares: NDArray[np.float64] = np.bincount(found.ravel(), minlength=classes)[:classes] / found.size
     return shares
 

@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
+from PIL.PngImagePlugin import PngInfo
 
 from shared.check import look_at_levels, look_at_masks
 from shared.errors import DataError
@@ -131,6 +132,37 @@ def test_exif_that_cannot_be_read_turns_nothing(tmp_path):
         ("c.jpg", b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12"),
     ):
         assert read_image(save(tmp_path / name, RAMP, exif=content)) == LOSSY
+
+
+@pytest.mark.parametrize(("name", "saved"), [("a.jpg", {"quality": 98}), ("a.tif", {}), ("a.png", {})])
+@pytest.mark.parametrize("has_exif", [False, True])
+def test_xmp_turns_nothing(tmp_path, name, saved, has_exif):
+    xmp = '<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    text, exif = PngInfo(), Image.Exif()
+    text.add_itxt("XML:com.adobe.xmp", xmp)
+    if has_exif:
+        exif[ExifTags.Base.Software] = "a viewer"
+    if name == "a.tif":
+        exif[700] = xmp.encode()
+    path = save(tmp_path / name, RAMP, exif=exif, pnginfo=text, xmp=xmp.encode(), **saved)
+    assert xmp.encode() in path.read_bytes()
+    assert read_image(path) == LOSSY
+
+
+def test_images_that_say_another_turn_than_their_masks_are_told(tmp_path):
+    mask = np.where(RAMP > 90, 255, 0).astype(np.uint8)
+    turns = {"both": (3, 3), "image": (3, None), "mask": (None, 2), "neither": (None, 1), "nonsense": (9, None)}
+    for name, of_pair in turns.items():
+        for folder, pixels, turn in zip(("images", "masks"), (RAMP, mask), of_pair, strict=True):
+            said = {} if turn is None else {"exif": exif_of(turn)}
+            save(tmp_path / folder / f"{name}.{'tif' if name == 'image' else 'png'}", pixels, **said)
+    task = task_named("octa_segmentation")
+    (said,) = [finding.text for finding in look_at_masks(task, tmp_path, ("none", "vessel"), "; soon")]
+    assert said == (
+        "octa_segmentation: 2 images and their masks say different turns in their EXIF, as images/image.tif, "
+        "images/mask.png: all is well if each mask fits its image as viewers show both; else save both without that "
+        "mark; soon"
+    )
 
 
 @pytest.mark.parametrize("value", [1, 3, 255])
@@ -321,12 +353,16 @@ def test_images_that_are_seen_almost_black_are_told(tmp_path):
     save(tmp_path / "images" / "12-of-16.png", RAMP.astype(np.uint16) * 16)
     save(tmp_path / "images" / "16.png", RAMP.astype(np.uint16) * 256)
     save(tmp_path / "images" / "8.jpg", RAMP)
+    save(tmp_path / "images" / "@eaDir" / "8.jpg" / "thumbnail.png", RAMP // 16)
+    save(tmp_path / "images" / ".trash" / "deleted.png", RAMP // 16)
     save(tmp_path / "masks" / "8.png", RAMP // 250)
     (said,) = look_at_levels(task_named("octa_segmentation"), tmp_path)
     assert said.text.startswith(
         "octa_segmentation: 1 image reaches less than an eighth of what the file can say, as images/12-of-16.png, and "
     )
-    save(tmp_path / "by_class" / "healthy" / "8.png", RAMP // 16)
+    save(tmp_path / "drive" / "8.png", RAMP // 16)
+    (tmp_path / "by_class").mkdir()
+    (tmp_path / "by_class" / "healthy").symlink_to(tmp_path / "drive", target_is_directory=True)
     (said,) = look_at_levels(task_named("image_classification"), tmp_path / "by_class")
     assert "as healthy/8.png, and" in said.text
 
@@ -430,7 +466,7 @@ def test_numbers_of_classes_are_places_in_a_palette(tmp_path, colours, suffix):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_masks_with_transparent_pixels_are_refused(tmp_path, classes):
+def test_masks_with_marked_pixels_that_are_transparent_are_refused(tmp_path, classes):
     drawn = (RAMP > 90).astype(np.uint8)
     erased = np.where(RAMP > 200, 0, 255).astype(np.uint8)
     for name in ("a.png", "a.tif"):
@@ -438,13 +474,19 @@ def test_masks_with_transparent_pixels_are_refused(tmp_path, classes):
             levels[..., -1] = 255
             assert np.array_equal(read_mask(save(tmp_path / name, levels), classes), drawn)
             levels[..., -1] = erased
-            with pytest.raises(DataError, match=rf"/{name}: has transparent pixels; flatten it on black"):
-                read_mask(save(tmp_path / name, levels), classes)
+            path = save(tmp_path / name, levels)
+            with pytest.raises(DataError, match=rf"/{name}: has transparent pixels that are marked; flatten it on bl"):
+                read_mask(path, classes)
+            assert class_shares(path, classes)[1] == pytest.approx(drawn.mean())  # no survey loses an image by its mask
+            levels[..., :-1] *= (erased > 0)[..., None]
+            assert np.array_equal(read_mask(save(tmp_path / name, levels), classes), drawn * (erased > 0))
     colours = [(0, 0, 0), (255, 255, 255), (9, 9, 9)]
     unused = in_palette(tmp_path / "unused.png", drawn, colours, transparency=2)
     assert np.array_equal(read_mask(unused, classes), drawn)
-    with pytest.raises(DataError, match="has transparent pixels"):
-        read_mask(in_palette(tmp_path / "palette.png", drawn, colours, transparency=0), classes)
+    background = in_palette(tmp_path / "background.png", drawn, colours, transparency=0)
+    assert np.array_equal(read_mask(background, classes), drawn)
+    with pytest.raises(DataError, match="has transparent pixels that are marked"):
+        read_mask(in_palette(tmp_path / "palette.png", drawn, colours, transparency=1), classes)
 
 
 def test_a_scaled_pixel_is_of_the_class_that_covers_most_of_it():

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 from PIL.ImageFile import ImageFile
 
 from shared.desktop import is_left_by_desktop
@@ -38,6 +38,7 @@ _NAMES = {".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".dcm": "DICOM"}  # o
 _EIGHT_BIT_MODES = {"L", "LA", "RGB", "RGBA", "P", "1"}
 _SIXTEEN_BIT_MODES = {"I;16", "I;16L", "I;16B"}
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0  # a tag of TIFF
+_UPRIGHT, _TURNS = 1, range(2, 9)  # orientations of EXIF
 _DIM = 1 / 8  # of the highest value; so dark are 12 bits in a file of 16
 
 
@@ -156,11 +157,13 @@ class OddMasks:
         empty: of the first class alone.
         full: without a pixel of the first class.
         grey: of two classes, with more than two values: whatever is not 0 is the second.
+        turned: images whose EXIF says another turn than their masks' does.
     """
 
     empty: Sequence[Path]
     full: Sequence[Path]
     grey: Sequence[Path]
+    turned: Sequence[Path]
 
 
 def odd_masks(root: Path, classes: int) -> OddMasks:
@@ -169,16 +172,25 @@ def odd_masks(root: Path, classes: int) -> OddMasks:
     Raises:
         DataError: one cannot be read.
     """
-    empty, full, grey = [], [], []
-    for path in files_by_stem(root / "masks", []).values():
-        values, mask = np.unique(mask_levels(path, classes)[0]), read_mask(path, classes)
+    empty, full, grey, turned = [], [], [], []
+    images = files_by_stem(root / "images", [])
+    for stem, path in files_by_stem(root / "masks", []).items():
+        stored = stored_mask(path, classes)
+        mask = _classes_of(stored, classes)
         if not mask.any():
             empty.append(path)
         if mask.all():
             full.append(path)
-        if classes == 2 and len(values) > 2 and path.suffix.lower() not in JPEG_EXTENSIONS:
+        if classes == 2 and not stored.is_jpeg and len(np.unique(stored.levels)) > 2:
             grey.append(path)
-    return OddMasks(empty, full, grey)
+        if stem in images and _turn_of(images[stem]) != stored.turn:
+            turned.append(images[stem])
+    return OddMasks(empty, full, grey, turned)
+
+
+def _turn_of(path: Path) -> int:
+    with _decoded(path) as (_, _, turn):
+        return turn
 
 
 def dim_images(root: Path) -> list[Path]:
@@ -189,11 +201,10 @@ def dim_images(root: Path) -> list[Path]:
     """
     images = root / "images"
     found = []
-    for path in sorted((images if images.is_dir() else root).rglob("*")):
-        if path.suffix.lower() in EXTENSIONS and path.is_file():
-            with suppress(DataError):
-                levels, highest = read_levels(path)
-                found += [path] if levels.max() < _DIM * highest else []
+    for path in files_within(images if images.is_dir() else root, EXTENSIONS):
+        with suppress(DataError):
+            levels, highest = read_levels(path)
+            found += [path] if levels.max() < _DIM * highest else []
     return found
 
 
@@ -218,46 +229,78 @@ def read_mask(path: Path, classes: int) -> NDArray[np.uint8]:
 
     Where it tells two classes apart, every value but 0 is the second in PNG and TIFF, so that masks of 0 and 1, of 0
     and 255 and of numbered classes all work. JPEG blurs 0 into small numbers beside each edge: there a pixel is set
-    from half of the range upwards. Where it tells more apart, a value is the number of its class, as ``mask_levels``
+    from half of the range upwards. Where it tells more apart, a value is the number of its class, as ``stored_mask``
     takes it, and JPEG cannot say it. In a colour mask the brightest channel counts.
 
     Returns:
         (H, W) uint8, each in [0, classes).
 
     Raises:
-        DataError: the file cannot be read as an image of 8 or 16 bits, is not opaque, or has a value that is no class.
+        DataError: the file cannot be read as an image of 8 or 16 bits, marks transparent pixels, or has a value that is
+            no class.
     """
-    grey, highest = mask_levels(path, classes)
-    is_jpeg = path.suffix.lower() in JPEG_EXTENSIONS
-    if classes == 2:
-        return np.asarray(grey > (highest // 2 if is_jpeg else 0), dtype=np.uint8)
-    if is_jpeg:
-        raise DataError([f"{short_name(path)}: JPEG changes the numbers of classes; save the mask as PNG."])
-    if (most := int(grey.max())) >= classes:
-        raise DataError(
-            [f"{short_name(path)}: has a pixel of {most}, and the classes are numbered 0 to {classes - 1}; correct it."]
-        )
-    return grey.astype(np.uint8)
+    return _classes_of(stored_mask(path, classes), classes)
 
 
-def mask_levels(path: Path, classes: int) -> tuple[NDArray[np.integer], int]:
-    """Return the stored value of each pixel of a mask, (H, W), and the highest that there can be.
+@dataclass(frozen=True)
+class StoredMask:
+    """A mask as its file has it.
 
-    Of colours it is the brightest channel. Where a mask tells more than two classes apart, it is the number in the
+    Args:
+        path: the file.
+        levels: (H, W), the stored value of each pixel.
+        highest: what a value can be.
+        is_marked_unseen: whether a transparent pixel has another value than 0: what was erased may keep its colour.
+        turn: how the file's EXIF says that it is turned, 1 to 8; 1: not.
+    """
+
+    path: Path
+    levels: NDArray[np.integer]
+    highest: int
+    is_marked_unseen: bool
+    turn: int
+
+    @property
+    def is_jpeg(self) -> bool:
+        """Whether numbers of classes are blurred in it."""
+        return self.path.suffix.lower() in JPEG_EXTENSIONS
+
+    def second_of_two(self) -> NDArray[np.uint8]:
+        """Return where the second of two classes is: (H, W), 0 or 1."""
+        return np.asarray(self.levels > (self.highest // 2 if self.is_jpeg else 0), dtype=np.uint8)
+
+
+def stored_mask(path: Path, classes: int) -> StoredMask:
+    """Return what is stored in a mask's file.
+
+    Of colours the brightest channel is taken. Where a mask tells more than two classes apart, it is the number in the
     file: the index of a palette's colour, and a grey value of 1, 2 or 4 bits as it is, not spread over 0 to 255.
 
     Raises:
-        DataError: the file cannot be read as an image of 8 or 16 bits, or is not opaque.
+        DataError: the file cannot be read as an image of 8 or 16 bits.
     """
     are_numbers = classes > 2
-    with _decoded(path) as (file, bits):
-        if _is_transparent(file):  # what was erased may keep its colour there
-            raise DataError([f"{short_name(path)}: has transparent pixels; flatten it on black."])
-        if are_numbers and file.mode == "P":
-            return np.asarray(file), 255
-        levels, highest = _levels(path, file, bits)
-    grey = brightest(levels) if levels.ndim == 3 else levels
-    return (grey // (255 // (2**bits - 1)) if are_numbers and bits < 8 else grey), highest
+    with _decoded(path) as (file, bits, turn):
+        levels, highest = (np.asarray(file), 255) if are_numbers and file.mode == "P" else _levels(path, file, bits)
+        grey = brightest(levels) if levels.ndim == 3 else levels
+        is_marked_unseen = bool((grey[_transparent(file)] > 0).any())
+        if are_numbers and bits < 8 and file.mode != "P":
+            grey = grey // (255 // (2**bits - 1))
+    return StoredMask(path, grey, highest, is_marked_unseen, turn)
+
+
+def _classes_of(mask: StoredMask, classes: int) -> NDArray[np.uint8]:
+    """Return the class of each pixel of a mask; errors as for ``read_mask``."""
+    if mask.is_marked_unseen:
+        raise DataError([f"{short_name(mask.path)}: has transparent pixels that are marked; flatten it on black."])
+    if classes == 2:
+        return mask.second_of_two()
+    if mask.is_jpeg:
+        raise DataError([f"{short_name(mask.path)}: JPEG changes the numbers of classes; save the mask as PNG."])
+    if (most := int(mask.levels.max())) >= classes:
+        told = f"has a pixel of {most}, and the classes are numbered 0 to {classes - 1}"
+        raise DataError([f"{short_name(mask.path)}: {told}; correct it."])
+    return mask.levels.astype(np.uint8)
 
 
 def brightest(levels: NDArray[np.integer]) -> NDArray[np.integer]:
@@ -410,6 +453,30 @@ def not_hidden(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.iterdir()) if not path.name.startswith(".") and not is_left_by_desktop(path)]
 
 
+def files_within(root: Path, extensions: Sequence[str]) -> list[Path]:
+    """Return the files of a folder and of those in it that end so, sorted, without what ``not_hidden`` leaves out.
+
+    A folder may be a link, as to a network drive; one that is reached twice, or lies in itself, is looked through once.
+
+    Args:
+        extensions: in small letters.
+    """
+    found: list[Path] = []
+    folders, seen = [root], {root.resolve()}
+    for folder in folders:
+        entries: list[Path] = []
+        with suppress(OSError):
+            entries = not_hidden(folder)
+        for path in entries:
+            with suppress(OSError):  # one that nobody may look at hides no other
+                if path.is_dir() and path.resolve() not in seen:
+                    folders.append(path)
+                    seen.add(path.resolve())
+                elif path.suffix.lower() in extensions and path.is_file():
+                    found.append(path)
+    return sorted(found)
+
+
 def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int]:
     """Return the stored values of one image, and the highest value that their bits allow: 255, 4095 or 65535.
 
@@ -422,7 +489,7 @@ def read_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16], int
     Raises:
         DataError: the file cannot be read as one image of 8 or 16 bits.
     """
-    with _decoded(path) as (file, bits):
+    with _decoded(path) as (file, bits, _):
         return _levels(path, file, bits)
 
 
@@ -439,8 +506,9 @@ def _levels(path: Path, file: ImageFile, bits: int) -> tuple[NDArray[np.uint8] |
 
 
 @contextmanager
-def _decoded(path: Path) -> Iterator[tuple[ImageFile, int]]:
-    """Yield an image, decoded and turned, and how many bits its file has for a grey value or a place in its palette.
+def _decoded(path: Path) -> Iterator[tuple[ImageFile, int, int]]:
+    """Yield an image, decoded and turned, how many bits its file has for a grey value or a place in its palette, and
+    how its EXIF says that it is turned, 1 to 8; 1: not.
 
     Raises:
         DataError: it cannot be read as one image; or what is done with it meanwhile raises anything.
@@ -456,8 +524,7 @@ def _decoded(path: Path) -> Iterator[tuple[ImageFile, int]]:
                         [f"{short_name(path)}: has {pages} pages; save the one that is meant as a file of its own."]
                     )
                 bits = _bits(file)  # before decoding, which forgets it
-                _turn(file)
-                yield file, bits
+                yield file, bits, _turn(file)
     except DataError:
         raise
     except Exception as error:  # Pillow lets through whatever its readers raise over wrong bytes
@@ -470,23 +537,31 @@ def _bits(file: ImageFile) -> int:
     return int(named[1]) if named else 1 if file.mode == "1" else 8
 
 
-def _turn(file: ImageFile) -> None:
-    """Turn an image as its EXIF says: so every viewer shows it, and so people draw masks on it."""
-    if file.format == "TIFF":
-        file.filename = ""  # Pillow turns TIFF itself; of a file by name it maps pixels as if they were turned already
+def _turn(file: ImageFile) -> int:
+    """Turn an image as its EXIF says, and return what that is: so viewers show it, and so people draw masks on it."""
+    turn: int
+    if file.format == "TIFF":  # which Pillow turns itself, and then forgets how
+        turn = getattr(file, "tag_v2", {}).get(ExifTags.Base.Orientation, _UPRIGHT)
+        file.filename = ""  # of a file by name it maps pixels as if they were turned already
+        file.info.pop("xmp", None)  # it would turn by XMP, too, where EXIF says nothing
+        file.load()
+        return turn if turn in _TURNS else _UPRIGHT
     file.load()
-    if file.format == "TIFF":
-        return
     with suppress(Exception), warnings.catch_warnings():  # EXIF that cannot be read turns nothing, whatever it raises
         warnings.simplefilter("ignore")
-        ImageOps.exif_transpose(file, in_place=True)
+        exif = Image.Exif()  # of EXIF alone: Pillow's own for a file has what XMP says, too
+        exif.load(file.info.get("exif", b""))
+        if (turn := exif.get(ExifTags.Base.Orientation, _UPRIGHT)) in _TURNS:
+            ImageOps.exif_transpose(file, in_place=True)
+            return turn
+    return _UPRIGHT
 
 
-def _is_transparent(file: ImageFile) -> bool:
-    """Return whether any pixel of an image is not opaque; of grey in 16 bits Pillow does not tell."""
+def _transparent(file: ImageFile) -> NDArray[np.bool_]:
+    """Return which pixels of an image are not opaque, (H, W); of grey in 16 bits Pillow does not tell."""
     if file.mode not in _EIGHT_BIT_MODES or not file.has_transparency_data:
-        return False
-    return bool((np.asarray(file.convert("RGBA"))[..., 3] < 255).any())
+        return np.zeros((file.height, file.width), np.bool_)
+    return np.asarray(file.convert("RGBA"))[..., 3] < 255
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
