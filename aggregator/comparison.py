@@ -19,8 +19,8 @@ from shared.exchange.tables import RECEIVED_SPLITS, Split
 from shared.plurals import pluralize
 
 _OTHER_IMAGES = (
-    "These runs divide a site's images in different ways (seed, split): where a site has no split.csv, their test "
-    "images are not the same, and a model may be tested on images that another was trained on."
+    "These runs divide a site's images in different ways (seed, split): where no split.csv says the sets, their "
+    "test images are not the same, and a model may be tested on images that another was trained on."
 )
 
 

@@ -32,7 +32,7 @@ from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
 from site_client.disclosure import Counts
 from site_client.division import BUDGET, Agreed, Budget, Kept, Spending, budget_here, keep, kept, renew
-from site_client.folders import Found, all_units, are_ungrouped, find, is_dealt, is_used, units_in
+from site_client.folders import Found, all_units, are_ungrouped, count_used, find, is_dealt, units_in
 from site_client.policy import excesses, labels_named_by
 from site_client.train import requirements_of
 
@@ -62,8 +62,7 @@ class Settled:
 
     def images(self, name: SplitName) -> int:
         """Return how many images of a set the run uses: of the blocks of which it reads all."""
-        blocks = [self.found.own.blocks[number] for number in self.sets[name]]
-        return sum(len(block) for block in blocks if all(is_used(unit, self.labels) for unit in block))
+        return count_used([self.found.own.blocks[number] for number in self.sets[name]], self.labels)
 
     @property
     def are_ungrouped(self) -> bool:
@@ -165,7 +164,8 @@ def committed(work: Path, ledger: Mirror, site: SiteConfiguration, run: RunConfi
         what = pluralize(lost, "block of images", "blocks of images")
         logger.warning("run %s goes on without %s, in which one is lost or changed", run.run, what)
     members = here.members(agreed.sets)
-    enough = len(members["train"]) >= site.policy.minimum_training_images
+    whole = [here.own.blocks[number] for number in agreed.sets["train"] if number in here.own.blocks]
+    enough = count_used(whole, labels_named_by(run)) >= site.policy.minimum_training_images
     if not (enough and members["validation"] and members["test"]):
         raise ActionRequiredError(
             f"run {run.run}: too few of the blocks of images that it uses are whole: put back what was lost or changed "

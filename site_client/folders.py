@@ -76,6 +76,11 @@ def is_used(unit: Unit, labels: Sequence[str] | None) -> bool:
     return labels is None or unit.kind is None or unit.kind in labels
 
 
+def count_used(blocks: Iterable[Sequence[Unit]], labels: Sequence[str] | None) -> int:
+    """Return how many images of blocks a run uses: of those of which it reads all."""
+    return sum(len(block) for block in blocks if all(is_used(unit, labels) for unit in block))
+
+
 class UnitsIn(Question[Sequence[Unit]]):
     """What lies in a folder?"""
 

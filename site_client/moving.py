@@ -164,7 +164,7 @@ class Mover:
         if not self._has_looked_back:
             is_taken_back = self._take_back()
             self._forget_lost()
-            self._has_looked_back = self._read_here(names.SITE_CARD) is not None
+            self._has_looked_back = self._is_all_here()
             if is_taken_back:
                 return True
         # The heartbeat comes last of what goes, for it tells of the messages.
@@ -174,6 +174,20 @@ class Mover:
         for run in runs_in(self._here):
             self._forget_weights(run)
         return sent or fetched
+
+    def _is_all_here(self) -> bool:
+        """Return whether this site's card is here, and every message of its of which the heartbeat here speaks: the
+        server may show the newest late.
+        """
+        card, status = self._read_here(names.SITE_CARD), self._read_here(names.STATUS)
+        if card is None or status is None:
+            return card is not None
+        own, _ = self._with_keys(self._own(card))
+        try:
+            told = own.open_status(status).own_head.seq
+        except RejectedError:  # anybody may have put it on the server
+            return True
+        return told <= max((manifest.seq for _, manifest in self._messages_here(from_site=True)), default=0)
 
     # --- to the server -------------------------------------------------------------------------------------
 

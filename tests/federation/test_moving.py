@@ -244,10 +244,21 @@ def test_a_site_that_lost_its_disk_gets_back_what_it_had_signed(
         assert not verify(LocalFolder(folder)).findings
 
 
-def test_what_its_heartbeat_on_the_server_speaks_of_must_be_there_before_it_signs(hospital: Apart) -> None:
+def test_what_its_heartbeat_on_the_server_speaks_of_must_be_there_before_it_signs(
+    hospital: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, last = hospital.drop.with_name("kept"), hospital.drop / MessageRef("update", RUN, 1).path
     last.rename(kept)
     hospital.lose_the_disk()
+    (home := hospital.home / "move").mkdir()
+    server, here = ListedFolder(LocalFolder(hospital.drop)), LocalFolder(hospital.exchange)
+    mover = Mover(home, server, here, peer_of(hospital.work))
+
+    def move() -> None:
+        while mover.move():
+            pass
+
+    monkeypatch.setattr(hospital, "move", move)  # it works on
     for _ in range(2):
         with pytest.raises(ActionRequiredError, match="speaks of its message 2, and number 1 is the last there"):
             hospital.live()

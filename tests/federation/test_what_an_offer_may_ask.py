@@ -278,6 +278,17 @@ def test_what_show_and_check_say_of_a_class_that_a_run_does_not_name(classes: Ho
     assert f"{run.run} would train on 20 images here, and minimum_training_images in site.yaml (policy:) is 21" in told
 
 
+def test_what_is_left_in_a_round_of_the_classes_that_a_run_names_must_be_enough(classes: Hospital) -> None:
+    """Images of other classes do not make up for them."""
+    run = of_labels("normal", "cataract")
+    assert consent(classes, run).agrees
+    gone = min(sample.id for sample in classes.daemon.images(run.run).train)
+    (path,) = classes.data.glob(f"*/{gone}.png")
+    path.unlink()
+    classes.send_round(run, 1)
+    assert_stuck(classes, "too few of the blocks of images that it uses are whole")
+
+
 @pytest.mark.parametrize(
     ("consents", "remedy"),
     [("ask", "rename the folder"), ("auto", "have the run name it as your folder does, whose images are dealt")],
