@@ -521,11 +521,16 @@ def _has_own_classes(run: RunConfiguration) -> bool:
         return False
 
 
+def is_of_class(score: str) -> bool:
+    """Return whether a score is dropfed's own of the images of a single class."""
+    return score.startswith(OF_CLASS) and is_declared(score)
+
+
 def _means(rows: Mapping[str, MetricsRow], *, has_own_classes: bool) -> dict[str, Mean]:
     means = {}
     for name in sorted({name for row in rows.values() for name in row.scores if not is_support(name)}):
         told = [(value, row.images) for row in rows.values() if (value := row.scores.get(name)) is not None]
-        if has_own_classes and is_declared(name) and name.startswith(OF_CLASS):
+        if has_own_classes and is_of_class(name):
             means[name] = Mean(sites=len(told), alike=None, by_images=None)
             continue
         values = [value for value, _ in told]

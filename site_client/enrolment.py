@@ -10,6 +10,7 @@ from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE
+from shared.exchange.last_heartbeat import last_told
 from shared.exchange.names import MAX_RECORD_BYTES, MessageRef
 from shared.exchange.order import ending_of
 from shared.exchange.trust import open_federation, open_site_card
@@ -134,11 +135,7 @@ class Enrolment:
             ActionRequiredError: our heartbeat there speaks of a later message than we have.
             DoubtfulError: so it does, for that reason.
         """
-        try:
-            content = self._folder.read_or_none(names.STATUS, max_bytes=MAX_RECORD_BYTES)
-            told = self._ledger.own.open_status(content).own_head.seq if content is not None else 0
-        except RejectedError:  # anybody may have put it there
-            return
+        told = last_told(self._folder, self._ledger.own).seq
         if told > (here := self._ledger.own_head.seq):
             if doubtful is not None:
                 raise doubtful

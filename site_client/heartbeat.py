@@ -19,6 +19,7 @@ from shared.doors import Refusal
 from shared.doors.schema import fill
 from shared.errors import DropfedError, LeftAloneError, RejectedError, TransientError
 from shared.exchange.channel import Channel
+from shared.exchange.last_heartbeat import last_told
 from shared.exchange.names import MAX_RECORD_BYTES, MIRROR, SITE_CARD, STATUS, MessageRef
 from shared.exchange.records.messages import Head, Phase, Status, status_text
 from shared.exchange.records.values import now_text, sentence
@@ -191,11 +192,7 @@ class Heartbeat:
         if self._channel is None:
             return True
         ledger = self._channel.ledger
-        try:
-            content = self._folder.read_or_none(STATUS, max_bytes=MAX_RECORD_BYTES)
-            told = ledger.own.open_status(content).own_head if content is not None else Head()
-        except RejectedError:  # anybody may have put it there
-            return True
+        told = last_told(self._folder, ledger.own)
         if told.seq > ledger.own_head.seq:
             return False
         self._told = told

@@ -29,6 +29,7 @@ from shared.errors import (
 from shared.exchange import names
 from shared.exchange.encoding import max_weights_bytes
 from shared.exchange.handovers import not_as_it_was_left
+from shared.exchange.last_heartbeat import last_told
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MAX_START_BYTES, Kind, MessageRef, is_weights
 from shared.exchange.places import places_in, runs_in
 from shared.exchange.reading import check_record, parse_yaml
@@ -179,15 +180,12 @@ class Mover:
         """Return whether this site's card is here, and every message of its of which the heartbeat here speaks: the
         server may show the newest late.
         """
-        card, status = self._read_here(names.SITE_CARD), self._read_here(names.STATUS)
-        if card is None or status is None:
-            return card is not None
+        if (card := self._read_here(names.SITE_CARD)) is None:
+            return False
         own, _ = self._with_keys(self._own(card))
-        try:
-            told = own.open_status(status).own_head.seq
-        except RejectedError:  # anybody may have put it on the server
-            return True
-        return told <= max((manifest.seq for _, manifest in self._messages_here(from_site=True)), default=0)
+        return last_told(self._here, own).seq <= max(
+            (manifest.seq for _, manifest in self._messages_here(from_site=True)), default=0
+        )
 
     # --- to the server -------------------------------------------------------------------------------------
 

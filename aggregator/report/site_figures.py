@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from aggregator.report.figures import BLUE, GREEN, ORANGE, SOFT, Figure, label, lines, panel, shares
 from aggregator.report.tables import Cell, Missing, Table, by_aggregate, is_number, number, of_rounds, score_title, told
-from aggregator.run_view import RunView
-from shared.exchange.tables import RECEIVED_SPLITS, Split, is_declared
+from aggregator.run_view import RunView, is_of_class
+from shared.exchange.tables import RECEIVED_SPLITS, Split
 from shared.learning.metrics import DROPPED_PERCENTS, OF_CLASS
 from shared.plurals import pluralize
 
@@ -43,7 +43,7 @@ def of_classes(view: RunView, aggregate: int, split: Split) -> Figure:
     name, title = f"classes-{split}", f"Right answers of each grade, {split} images"
     found = view.receivers(aggregate)
     reported = {key for part in found.values() if (row := part.row(split)) for key in row.scores}
-    grades = sorted((key for key in reported if key.startswith(OF_CLASS) and is_declared(key)), key=_grade)
+    grades = sorted(filter(is_of_class, reported), key=_grade)
     if not grades:
         return Figure(name, title, why_none="no site has reported it for this aggregate")
     caption = (

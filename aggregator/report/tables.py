@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aggregator.report.meanings import meanings
-from aggregator.run_view import INTERVAL, Part, Row, RunView, range_text
+from aggregator.run_view import INTERVAL, Part, Row, RunView, is_of_class, range_text
 from shared.escaping import uncomputed
 from shared.exchange.records.values import decimal_text
-from shared.exchange.tables import EPSILON, Split, error_of, is_declared
+from shared.exchange.tables import EPSILON, Split, error_of
 from shared.learning.metrics import OF_CLASS, mean_and_std
 from shared.plurals import pluralize
 
@@ -237,7 +237,7 @@ def as_in_papers(view: RunView, aggregate: int, split: Split) -> Table:
     shown = []
 
     def is_apart(name: str) -> bool:
-        return view.has_own_classes and is_declared(name) and name.startswith(OF_CLASS)
+        return view.has_own_classes and is_of_class(name)
 
     for name in _main_first(names - {EPSILON}, score):
         means = [told(found.get(site), split, name) for site in sites]

@@ -186,14 +186,18 @@ def test_two_runs_whose_sets_were_to_differ_by_one_image_differ_by_whole_blocks(
     assert all(len(images) >= BLOCK for of_run in sets for images in of_run.values())
 
 
-def test_two_runs_before_and_after_an_image_was_removed_differ_by_a_whole_block(tmp_path: Path, data: Path) -> None:
-    images = tmp_path / "images"
-    shutil.copytree(data, images)
-    hospital = Hospital(tmp_path / "home", images)
+def of_copies(tmp_path: Path, data: Path) -> tuple[Hospital, RunConfiguration, dict[str, frozenset[str]]]:
+    """A hospital with images of its own, which has agreed to a run, that run, and its sets."""
+    hospital = Hospital(tmp_path / "home", shutil.copytree(data, tmp_path / "images"))
     hospital.set_policy(USUAL.model_copy(update={"minimum_training_images": 10}))
     run = asked()
     assert consent(hospital, run).agrees
-    before = ids(hospital, run)
+    return hospital, run, ids(hospital, run)
+
+
+def test_two_runs_before_and_after_an_image_was_removed_differ_by_a_whole_block(tmp_path: Path, data: Path) -> None:
+    hospital, _, before = of_copies(tmp_path, data)
+    images = hospital.data
     gone = min(before["validation"])
     for path in images.glob(f"*/{gone}.png"):
         path.unlink()
@@ -209,13 +213,8 @@ def test_two_runs_before_and_after_an_image_was_removed_differ_by_a_whole_block(
 
 def test_each_round_uses_the_images_that_are_whole_then(tmp_path: Path, data: Path) -> None:
     """One whose patient objects is used from the next round on by no run, without a restart of the daemon."""
-    images = tmp_path / "images"
-    shutil.copytree(data, images)
-    hospital = Hospital(tmp_path / "home", images)
-    hospital.set_policy(USUAL.model_copy(update={"minimum_training_images": 10}))
-    run = asked()
-    assert consent(hospital, run).agrees
-    before = ids(hospital, run)
+    hospital, run, before = of_copies(tmp_path, data)
+    images = hospital.data
     assert hospital.daemon.images(run.run) is hospital.daemon.images(run.run)  # what is the same is not read again
     gone, other, tested = *sorted(before["train"])[:2], min(before["test"])
     paths = [images / kind / f"{gone}.png" for kind in ("images", "masks")]
