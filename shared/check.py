@@ -31,6 +31,7 @@ from shared.learning.data.units import Unit
 from shared.learning.plugins import described, distributions, provided_by
 from shared.learning.tasks import task_named, task_names
 from shared.learning.tasks.terms import Options
+from shared.learning.younger import completed
 from shared.plurals import pluralize
 from shared.sizes import size_text
 
@@ -282,10 +283,11 @@ def usual_options(task: Task, labels: Sequence[str]) -> Options:
     Args:
         labels: of the folder; none, or too few: the usual ones hold.
     """
-    usual: Options = task.options({})
+    of_now = completed({}, getattr(task, "form", Options))
+    usual: Options = task.options(of_now)
     if hasattr(usual, "labels") and not set(labels) <= set(usual.class_names or labels):
         with suppress(ConfigurationError):  # no run can have such labels, which is then told of each
-            return cast(Options, task.options({"labels": labels}))
+            return cast(Options, task.options({**of_now, "labels": labels}))
     return usual
 
 
@@ -343,11 +345,14 @@ def _held_out(task: Task, found: Collection) -> Iterator[Finding]:
     """Check that images tell a good model from a bad one."""
     from shared.learning.targets import target_counts  # noqa: PLC0415  (keeps --help instant)
 
-    if len(found.samples) == 1:
-        yield Finding("warning", f"{task.name}: there is one image alone, and its score says little; add others")
+    one = "recording or person" if found.groups else "image"
+    groups = [found.group_of(sample) for sample in found.samples]
+    if len(set(groups)) == 1:
+        yield Finding("warning", f"{task.name}: there is one {one} alone, and its score says little; add others")
         return
-    showing = (target_counts(task, found.samples, len(found.classes)) > 0).sum(0).tolist()  # images, by class
-    absent, rare = ([name for name, count in zip(found.classes, showing, strict=True) if count == n] for n in (0, 1))
+    shows = target_counts(task, found.samples, len(found.classes)) > 0  # (N, K)
+    of_each = [{group for group, does in zip(groups, each, strict=True) if does} for each in shows.T]
+    absent, rare = ([name for name, of in zip(found.classes, of_each, strict=True) if len(of) == n] for n in (0, 1))
     if len(found.classes) - len(absent) == 1:
         (only,) = set(found.classes) - set(absent)
         yield Finding(
@@ -362,7 +367,7 @@ def _held_out(task: Task, found: Collection) -> Iterator[Finding]:
     if rare:
         yield Finding(
             "warning",
-            f"{task.name}: one image alone shows {', '.join(rare)}, which is too few for methods that leave part of "
+            f"{task.name}: one {one} alone shows {', '.join(rare)}, which is too few for methods that leave part of "
             "the model at the sites; add a second",
         )
 

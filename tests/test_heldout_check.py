@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deploy.local.synthetic_signals import write_wave
 from shared.check import look_at_images
 
 EMPTY, FULL, HALF = (0, 0), (255, 255), (0, 255)
@@ -89,3 +90,24 @@ def test_grades(grades: Sequence[int], expected: Sequence[str], tmp_path: Path) 
     found = warnings(tmp_path / "heldout", "dr_staging")
     assert len(found) == len(expected)
     assert all(text.startswith(f"dr_staging: {start}") for text, start in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("people", "expected"),
+    [
+        ("pqrs", []),
+        ("pqpr", ["one recording or person alone shows normal, which is too few"]),
+        ("pppp", ["there is one recording or person alone, and its score says little"]),
+    ],
+)
+def test_recordings_count_by_their_people(people: str, expected: Sequence[str], tmp_path: Path) -> None:
+    """Of two segments each, normal and abnormal in turns."""
+    rows = ["id,file,label,group\n"]
+    for number, person in enumerate(people):
+        sound = np.random.default_rng(number).uniform(-0.5, 0.5, 10 * 2000)
+        write_wave(tmp_path / f"{number}.wav", sound, 2000)
+        rows.append(f"r{number},{number}.wav,{('normal', 'abnormal')[number % 2]},{person}\n")
+    (tmp_path / "recordings.csv").write_text("".join(rows))
+    found = warnings(tmp_path, "spectrograms")
+    assert len(found) == len(expected)
+    assert all(text.startswith(f"spectrograms: {start}") for text, start in zip(found, expected, strict=True))

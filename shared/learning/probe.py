@@ -29,12 +29,13 @@ def probe_score(task: Task[Any, Any], model: nn.Module, images: Collection[Any],
     BatchNorms get the statistics of these images first.
 
     Args:
-        model: a ``Network``; of a segmentation, some pixels of each image are drawn, and an image is never divided.
+        model: a ``Network``; of a segmentation, some pixels of each image are drawn. An image is never divided between
+            folds, nor a group of images.
         images: labelled.
         seed: decides folds and pixels.
 
     Raises:
-        ValueError: fewer than two images of some class, or of all.
+        ValueError: fewer than two images, or groups, of some class, or of all.
     """
     from sklearn.metrics import balanced_accuracy_score  # noqa: PLC0415
 
@@ -72,27 +73,29 @@ def _cross_validated(
     from sklearn.pipeline import make_pipeline  # noqa: PLC0415
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
 
-    features, labels, image_of = _features(task, model, images, seed)
-    fewest = min(len(np.unique(image_of[labels == label])) for label in np.unique(labels))
+    features, labels, groups = _features(task, model, images, seed)
+    fewest = min(len(np.unique(groups[labels == label])) for label in np.unique(labels))
     if fewest < 2 or len(np.unique(labels)) < 2:
-        raise ValueError("a linear probe needs two classes or more, and two images or more of each")
+        raise ValueError(
+            "a linear probe needs two classes or more, and two images or more of each, or recordings of two people"
+        )
     folds = StratifiedGroupKFold(
         n_splits=min(_FOLDS, fewest), shuffle=True, random_state=seed_for(seed, "probe folds") % 2**32
     )
     if not np.isfinite(features).all():
         return None
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    return labels, cross_val_predict(classifier, features, labels, groups=image_of, cv=folds, method=answer)
+    return labels, cross_val_predict(classifier, features, labels, groups=groups, cv=folds, method=answer)
 
 
 def _features(
     task: Task[Any, Any], model: nn.Module, images: Collection[Any], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return (N, D) features, (N,) labels and (N,) the image each is of, by its number."""
+    """Return (N, D) features, (N,) labels and (N,) the image, or group, each is of, by its number."""
     measure_statistics(task, model, images.samples)
     model.eval()
-    features, labels, image_of = [], [], []
-    number = 0
+    features, labels, groups = [], [], []
+    numbers: dict[str, int] = {}
     for batch in task.batches(images.samples):
         inputs, targets = task.collate(batch)
         with torch.no_grad():
@@ -104,6 +107,5 @@ def _features(
                 seen_at = seen_at.mean(0, keepdim=True)
             features.append(seen_at[drawn].double().numpy())
             labels.append(truth.reshape(-1)[drawn].numpy())
-            image_of.append(np.full(len(drawn), number))
-            number += 1
-    return np.concatenate(features), np.concatenate(labels), np.concatenate(image_of)
+            groups.append(np.full(len(drawn), numbers.setdefault(images.group_of(sample), len(numbers))))
+    return np.concatenate(features), np.concatenate(labels), np.concatenate(groups)

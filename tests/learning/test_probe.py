@@ -139,6 +139,30 @@ def test_two_images_of_each_class_are_enough():
     assert 0 <= score(made=images((2, 2))) <= 1
 
 
+def people(of_each=4, pieces=5):
+    """Each person has a colour of its own, and one grade in all its pieces, drawn by chance."""
+    rng = np.random.default_rng(4)
+    groups = {}
+    made = []
+    for person, grade in enumerate(rng.permutation(np.repeat([0, 1], of_each))):
+        colour = rng.integers(0, 256, 3).astype(np.uint8)
+        for piece in range(pieces):
+            made.append(GradedImage(f"r{person}/{piece:04d}", colour * np.ones((32, 32, 1), np.uint8), int(grade)))
+            groups[made[-1].id] = f"p{person}"
+    return Collection(made, ("a", "b"), groups)
+
+
+def test_what_tells_people_apart_tells_nothing_of_one_whom_the_probe_does_not_know():
+    made = people()
+    assert score(made=Collection(made.samples, made.classes)) > 0.9
+    assert score(made=made) < 0.6
+
+
+def test_a_class_that_one_person_alone_has_is_refused():
+    with pytest.raises(ValueError, match="or recordings of two people"):
+        score(made=people(of_each=1))
+
+
 def segmented(count=8, side=33):
     """Each image's own level on both of its halves; the mask is the left half."""
     rng = np.random.default_rng(2)

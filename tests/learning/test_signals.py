@@ -1,6 +1,7 @@
 """Time series and sounds: what is read and refused, how recordings are divided, and that networks learn of them."""
 
 import csv
+import shutil
 import wave
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from shared.learning.data.spectrograms import cut_spectrograms, read_spectrogram
 from shared.learning.data.splits import Folds, SplitPlan, unit_of
 from shared.learning.data.time_series import cut_windows, read_time_series
 from shared.learning.methods import open_method
+from shared.learning.new_runs import as_of_now
 from shared.learning.probe import probe_score
 from shared.learning.requirements import requirements
 from shared.learning.sharing import build_network, sharing
@@ -489,8 +491,25 @@ def test_noise_is_added_to_windows_in_deviations_of_their_channels(data):
 @pytest.mark.parametrize("task", SIGNALS)
 def test_a_probe_reads_the_features_of_signals(task, data):
     found = task_named(task)
-    images = found.open_images(data / task / "north", found.options(SIGNALS[task]))
+    options = found.options(SIGNALS[task] | {"probe_folds": "of_people"})
+    images = found.open_images(data / task / "north", options)
     assert 0.0 <= probe_score(found, network_of(task, "fedavg"), images, 1) <= 1.0
+
+
+@pytest.mark.parametrize("task", SIGNALS)
+def test_a_probe_of_a_new_run_divides_no_person_and_of_an_older_one_no_piece(task, data, tmp_path):
+    found, folder = task_named(task), data / task / "north"
+    run = RunConfiguration(run="r", task=task, method="fedbn", sites=["north"], rounds=1, task_options=SIGNALS[task])
+    older, newer = (found.options(each.task_options) for each in (run, as_of_now(run)))
+    assert found.open_images(folder, older).groups == {}
+    person_of = {row["id"]: row["group"] for row in table_of(folder)}
+    images = found.open_images(folder, newer)
+    assert all(images.group_of(each) == person_of[unit_of(each.id)] for each in images.samples)
+    shutil.copytree(folder, tmp_path / "site")
+    table = tmp_path / "site" / "recordings.csv"
+    table.write_text("\n".join(line.rpartition(",")[0] for line in table.read_text().splitlines()) + "\n")
+    images = found.open_images(tmp_path / "site", newer)
+    assert all(images.group_of(each) == unit_of(each.id) for each in images.samples)
 
 
 # --- training -----------------------------------------------------------------------------------------------

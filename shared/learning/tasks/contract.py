@@ -55,10 +55,16 @@ class Collection(Generic[SampleT]):
     Args:
         samples: sorted by id.
         classes: the names of the classes that a target may be, from class 0 upwards.
+        groups: as of ``Dataset``, where a linear probe must keep them together.
     """
 
     samples: Sequence[SampleT]
     classes: tuple[str, ...]
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+    def group_of(self, sample: SampleT) -> str:
+        """Return what a sample belongs together with, or its own id."""
+        return self.groups.get(sample.id, sample.id)
 
 
 @dataclass(frozen=True)

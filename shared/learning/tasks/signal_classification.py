@@ -61,12 +61,14 @@ class SignalClassification(OneClassEach, Generic[OptionsT, ExcerptT]):
         return trainable(divided(self.open_images(root, options), members), "excerpt", "recordings")
 
     def open_images(self, root: Path, options: OptionsT) -> Collection[ExcerptT]:
-        samples = [
-            sample
-            for each in read_recordings(root, options.labels, lambda file: self.excerpts(file, options))
-            for sample in self._numbered(each.listed.id, each.excerpts, options.labels.index(each.listed.label))
-        ]
-        return Collection(samples, options.labels)
+        samples: list[ExcerptT] = []
+        groups: dict[str, str] = {}
+        for recording in read_recordings(root, options.labels, lambda file: self.excerpts(file, options)):
+            listed = recording.listed
+            pieces = self._numbered(listed.id, recording.excerpts, options.labels.index(listed.label))
+            samples += pieces
+            groups |= dict.fromkeys((piece.id for piece in pieces), listed.group or listed.id)
+        return Collection(samples, options.labels, groups if options.probe_folds == "of_people" else {})
 
     def open_unlabelled(self, path: Path, options: OptionsT) -> Sequence[ExcerptT]:
         found = read_unlisted(path, self.extension, lambda file: self.excerpts(file, options))

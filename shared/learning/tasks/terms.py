@@ -233,6 +233,10 @@ class SignalOptions(Options):
     labels: Labels = Field(min_length=2, max_length=20)
     """What the classes are called, the same at every site."""
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    probe_folds: Annotated[Literal["of_people", "of_pieces"], Now("of_people")] = "of_pieces"
+    """What the linear probe of held-out recordings never divides: all of one person, or of one recording where its
+    table names no person; or a piece alone.
+    """
 
     @property
     def class_names(self) -> tuple[str, ...]:
