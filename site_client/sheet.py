@@ -32,6 +32,7 @@ from shared.exchange.records.surveys import (
     figure_text,
 )
 from shared.learning.data.division import deal
+from shared.learning.data.graded_images import GRADED_EXTENSIONS
 from shared.learning.data.units import Unit, hashed
 from site_client.commitment import agreed_runs
 from site_client.configuration import SiteConfiguration
@@ -108,7 +109,7 @@ def _require_apart(images: int, earlier: Mapping[str, Sheet], least: int) -> Non
 def measure(
     units: Iterable[Unit], files: Mapping[str, Path], classes: Sequence[str], alive: Callable[[], None]
 ) -> Measured:
-    """Read the first file of each unit, and its mask, if it has one; what is no image is counted alone.
+    """Read the first file of each unit, and its mask, if it has one; what is no image is counted, and not opened.
 
     Args:
         files: by the SHA-256 of each.
@@ -118,7 +119,7 @@ def measure(
         alive()
         image, mask = files.get(unit.contents[0]), files.get(unit.label)
         try:
-            picture = measured(image) if image is not None else None
+            picture = measured(image) if image is not None and image.suffix.lower() in GRADED_EXTENSIONS else None
             shares = class_shares(mask, len(classes)) if mask is not None else None
         except DataError:
             seen.unreadable += 1

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
+from deploy.local.synthetic_signals import write_sounds
 from shared.exchange.records.surveys import NOT_SAID, OTHER, Survey
+from shared.learning.data.recordings import recording_units
 from shared.learning.data.units import Unit, hashed
+from site_client.own_images import image_files
 from site_client.pictures import class_shares, maker_of, measured
 from site_client.sheet import Measured, by_content, measure, told
 
@@ -131,6 +134,16 @@ def test_a_sheet_tells_counts_and_no_text_of_a_file(tmp_path: Path) -> None:
     assert sheet.longer_side.p50 == "52.0"
     assert sheet.longer_side.p5 is None
     assert "Doe" not in sheet.model_dump_json()
+
+
+def test_sounds_are_counted_and_not_looked_at_as_images(tmp_path: Path) -> None:
+    write_sounds(tmp_path, recordings=24, seconds=0.1, seed=1, labels=("well", "ill"))
+    files, _ = by_content(image_files(tmp_path))
+    seen = measure(recording_units(tmp_path), files, ("well", "ill"), lambda: None)
+    sheet = told(seen, survey("spectrograms"), duplicates=0, least=10)
+    assert (sheet.images, sheet.unreadable) == ("24", "0")
+    assert sheet.classes == {"well": "12", "ill": "12", OTHER: "0"}
+    assert set(sheet.formats.values()) == {None}
 
 
 def test_where_one_is_no_image_no_total_tells_of_the_others(tmp_path: Path) -> None:
