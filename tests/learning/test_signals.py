@@ -195,9 +195,23 @@ def test_a_recording_is_taken_off_its_own_mean_and_divided_by_its_own_deviation(
     assert np.allclose(whole.std(axis=1), 1, atol=1e-4)
 
 
-def test_a_channel_that_never_changes_is_zero():
-    (window,) = cut_windows(np.full((8, 1), 3.0), 8, 1)
+@pytest.mark.parametrize("value", [3.0, 0.1, 1 / 3, 1000000.1, -1e-300])
+def test_a_channel_that_never_changes_is_zero(value):
+    values = np.full((1000, 1), value)
+    (window,) = cut_windows(values, 1000, 1)
     assert (window == 0).all()
+    (as_before,) = cut_windows(values, 1000, 1, constant_is_zero=False)
+    assert set(as_before.ravel().tolist()) <= {0.0, 1.0, -1.0}
+
+
+def test_a_channel_that_never_changes_is_in_an_older_run_what_it_was(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("time,x,y\n" + "".join(f"{moment / 20},0.1,0.1\n" for moment in range(1000)))
+    task, options = task_named("time_series"), SIGNALS["time_series"]
+    run = RunConfiguration(run="r", task=task.name, method="mean", sites=["a"], rounds=1, task_options=options)
+    older, newer = (task.excerpts(path, task.options(each.task_options)) for each in (run, as_of_now(run)))
+    assert not np.any(newer)
+    assert np.array_equal(older, cut_windows(np.full((1000, 2), 0.1), 32, 16, constant_is_zero=False))
 
 
 # --- sounds -------------------------------------------------------------------------------------------------

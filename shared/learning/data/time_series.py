@@ -46,6 +46,8 @@ def cut_windows(
     stride: int,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    *,
+    constant_is_zero: bool = True,
 ) -> list[NDArray[np.float32]]:
     """Return the windows of one recording; what is left over at its end is dropped.
 
@@ -54,12 +56,15 @@ def cut_windows(
         window: W, moments in each.
         stride: moments from one's beginning to the next one's.
         mean, std: of each channel in its own unit; None: those of this recording.
+        constant_is_zero: False: what rounding leaves of a channel that never changes is divided by its own size, so
+            that the channel may be 1 or -1 throughout.
 
     Returns:
         Each (C, W), without a copy of its own.
     """
-    taken_off = values.mean(axis=0) if mean is None else np.array(mean)
-    deviation = values.std(axis=0) if std is None else np.array(std)
+    constant = constant_is_zero & (values.min(axis=0) == values.max(axis=0))  # (C,)
+    taken_off = np.where(constant, values[0], values.mean(axis=0)) if mean is None else np.array(mean)
+    deviation = np.where(constant, 0, values.std(axis=0)) if std is None else np.array(std)
     scaled = ((values - taken_off) / np.where(deviation > 0, deviation, 1)).astype(np.float32)
     return [scaled[start : start + window].T for start in range(0, len(scaled) - window + 1, stride)]
 

@@ -45,7 +45,10 @@ class TimeSeries(terms.TimeSeries, SignalClassification[TimeSeriesOptions, Windo
             raise DataError(
                 [f"{short_name(path)}: has {len(values)} rows, a window {options.window}; leave the recording out."]
             )
-        return cut_windows(values, options.window, options.stride, options.mean, options.std)
+        constant_is_zero = options.constant_channels == "zero"
+        return cut_windows(
+            values, options.window, options.stride, options.mean, options.std, constant_is_zero=constant_is_zero
+        )
 
     def sample(self, name: str, excerpt: NDArray[np.float32], label: int) -> Window:
         return Window(name, excerpt, label)

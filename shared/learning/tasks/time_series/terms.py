@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from shared.learning.data import TIME
 from shared.learning.models import FEWEST_MOMENTS
 from shared.learning.tasks.terms import Labels, SignalOptions, SignalTerms
+from shared.learning.younger import Now
 
 _CHANNELS = tuple(f"{place}_acceleration_{axis}" for place in ("hand", "chest", "ankle") for axis in "xyz")
 _ACTIVITIES = (
@@ -33,6 +35,10 @@ class TimeSeriesOptions(SignalOptions):
     """Taken off each channel, in its own unit; None: each recording's own mean."""
     std: tuple[float, ...] | None = None
     """What each channel is divided by; None: each recording's own deviation."""
+    constant_channels: Annotated[Literal["zero", "by_rounding"], Now("zero")] = "by_rounding"
+    """What a channel becomes that never changes in a recording, by its own mean and deviation: 0; or 0, 1 or -1, as its
+    mean was rounded.
+    """
 
     @property
     def overlap(self) -> int:
