@@ -141,18 +141,38 @@ def steady(count, rate=10):
         ("time,x", steady(4), "needs one column each called y"),
         ("x,y", steady(4), "needs one column each called time"),
         ("time,x,y,x", steady(4), "needs one column each called x"),
-        ("time,x,y", [*steady(2), "0.2,high,1"], "cannot be read as rows of numbers"),
-        ("time,x,y", [*steady(2), "0.2,1"], "cannot be read as rows of numbers"),
-        ("time,x,y", [*steady(2), "0.2,,1"], "cannot be read as rows of numbers"),
-        ("time,x,y", [*steady(2), "0.2,nan,1"], "line 4: x is not a finite number"),
-        ("time,x,y", [*steady(2), "0.2,1,inf"], "line 4: y is not a finite number"),
+        ("time;x;y", ["0,0;1;2"], "has semicolons between its columns; save it with commas there, and with points"),
+        ('"time"\tx\ty', steady(4), "has tabs between its columns"),
+        (
+            "time,x,y",
+            [*steady(2), "0.2,high,1"],
+            "line 4: x is 'high' where a finite number should be; fill",
+        ),
+        ("time,x,y", [*steady(2), "0.2,1"], "line 4: y is empty where a finite number should be"),
+        ("time,x,y", [*steady(2), "0.2,,1"], "line 4: x is empty where a finite number should be"),
+        ("time,x,y", [*steady(2), '0.2,"0,5",1'], "line 4: x is '0,5' where"),
+        (
+            "time,x,y",
+            [*steady(2), "2024-01-01T00:00,1,1"],
+            "line 4: time is '2024-01-01T00:00' where seconds",
+        ),
+        ("time,x,y", [*steady(2), "0.2,nan,1"], "line 4: x is 'nan' where a finite number should be"),
+        ("time,x,y", [*steady(2), "0.2,1,inf"], "line 4: y is 'inf' where a finite number should be"),
+        ("time,x,y", [*steady(1), "", "", *steady(2)[1:], "0.2,,1"], "line 6: x is empty"),
+        ("time,x,y", [*steady(2), "0.2,1_0,1"], "cannot be read as rows of numbers"),
         ("time,x,y", [], "fewer than two rows"),
         ("time,x,y", steady(1), "fewer than two rows"),
-        ("time,x,y", steady(9, rate=50), "has 50 rows a second, the run wants 10; resample it"),
-        ("time,x,y", steady(300, rate=10.3), r"has 10\.\d+ rows a second, the run wants 10; resample it"),
+        ("time,x,y", steady(9, rate=50), "has 50 rows a second by its column time, .* the run wants 10; .* resample"),
+        ("time,x,y", steady(300, rate=10.3), r"has 10\.\d+ rows a second by its column time, .* the run wants 10"),
+        ("time,x,y", steady(9, rate=0.01), "0.01 rows a second by its column time, which must be in seconds"),
         ("time,x,y", [*steady(3), "0.9,1,1", "1.0,1,1"], "line 5: the time goes on by 0.7 s where 0.1 s were due"),
         ("time,x,y", [*steady(3), "0.1,1,1"], "line 5: the time goes on by -0.1 s"),
-        ("time,x,y", ["0,1,1"] * 4, "line 3: the time goes on by 0 s"),
+        (
+            "time,x,y",
+            ["0,1,1"] * 4,
+            "line 3: the time goes on by 0 s .* if it is rounded, write more digits",
+        ),
+        ("time,x,y", ["", *steady(3), "", "0.9,1,1"], "line 7: the time goes on by 0.7 s"),
     ],
 )
 def test_a_wrong_time_series_is_explained(tmp_path, header, rows, sentence):
@@ -168,7 +188,7 @@ def test_a_time_series_that_is_no_text_or_not_there_is_explained(tmp_path):
 
 
 def test_channels_are_found_by_name_and_other_columns_are_not_read(tmp_path):
-    rows = ["\ufeffy,note,time,x", "1,hand,0.00,5", "2,hand,0.11,6", "3,hand,0.20,7"]
+    rows = ["\ufeffy,note,time,x", "1,hand,0.00,5", '"2","left, or right",0.11,6', "3,hand,0.20,7"]
     (tmp_path / "a.csv").write_text("\n".join(rows))
     values = read_time_series(tmp_path / "a.csv", ("x", "y"), 10.0)
     assert values.tolist() == [[5, 1], [6, 2], [7, 3]]

@@ -7,9 +7,12 @@ one moment, at a steady rate that is the run's: nothing is interpolated, because
 from __future__ import annotations
 
 import csv
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +22,12 @@ from shared.errors import DataError
 from shared.escaping import escape
 from shared.learning.data import TIME
 from shared.learning.data.images import short_name
+from shared.learning.data.tables import shown
 
 _RATE_TOLERANCE = 0.01  # of the rate over the whole recording
 _STEP_TOLERANCE = 0.5  # of a single step, whose time may be rounded
 _HEADER_BYTES = 65536
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
 
 
 @dataclass(frozen=True)
@@ -78,25 +83,13 @@ def read_time_series(path: Path, channels: Sequence[str], rate_hz: float) -> NDA
     columns = [TIME, *channels]
     refs = _refs(path, columns)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a file without rows is told of below
-            values = np.loadtxt(
-                path, delimiter=",", skiprows=1, usecols=refs, ndmin=2, encoding="utf-8-sig", comments=None
-            )
+        values = _numbers(path, refs)
     except (OSError, ValueError) as error:
+        _require_numbers(path, columns, refs)
         raise DataError(
             [f"{short_name(path)}: cannot be read as rows of numbers ({escape(str(error))}); export it again."]
         ) from error
-    wrong = np.argwhere(~np.isfinite(values))
-    if len(wrong):
-        row, column = wrong[0]
-        raise DataError(
-            [
-                f"{short_name(path)}, line {row + 2}: {escape(columns[column])} is not a finite number; fill such "
-                "gaps in, or cut the recording there into two."
-            ]
-        )
-    _require_rate(path, values[:, 0], rate_hz)
+    _require_rate(path, values[:, 0], refs, rate_hz)
     return values[:, 1:]
 
 
@@ -104,10 +97,15 @@ def _refs(path: Path, columns: Sequence[str]) -> list[int]:
     """Return where the columns are, by the header."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            header = [name.strip() for name in next(csv.reader([file.readline(_HEADER_BYTES)]), [])]
+            line = file.readline(_HEADER_BYTES)
+            header, *others = [_names(line, mark) for mark in (",", *_OTHER_SEPARATORS)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError([f"{short_name(path)}: cannot be read ({error}); save it as CSV in UTF-8."]) from error
     wrong = [name for name in columns if header.count(name) != 1]
+    for called, names in zip(_OTHER_SEPARATORS.values(), others, strict=True):
+        if wrong and set(columns) <= set(names):
+            remedy = "save it with commas there, and with points in its numbers"
+            raise DataError([f"{short_name(path)}: has {called} between its columns; {remedy}."])
     if wrong:
         raise DataError(
             [f"{short_name(path)}: needs one column each called {escape(', '.join(wrong))}; correct its header."]
@@ -115,23 +113,77 @@ def _refs(path: Path, columns: Sequence[str]) -> list[int]:
     return [header.index(name) for name in columns]
 
 
-def _require_rate(path: Path, time: NDArray[np.float64], rate_hz: float) -> None:
+def _names(line: str, separator: str) -> list[str]:
+    return [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
+
+
+def _numbers(path: Path, refs: Sequence[int]) -> NDArray[np.float64]:
+    """Return the cells of some columns, row by row, without empty lines.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: one is no finite number.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a file without rows is told of later
+        values = np.loadtxt(
+            path, delimiter=",", skiprows=1, usecols=refs, ndmin=2, encoding="utf-8-sig", comments=None, quotechar='"'
+        )
+    if not np.isfinite(values).all():
+        raise ValueError("not every number is finite")
+    return values
+
+
+def _lines(path: Path, refs: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
+    """Yield of each row that ``_numbers`` reads on which line it ends, and its cells; empty where there is none.
+
+    It ends where the file cannot be read: that is told by whoever asks.
+    """
+    with suppress(OSError, UnicodeDecodeError, csv.Error), path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        next(reader, None)
+        for cells in reader:
+            if cells:
+                yield reader.line_num, [cells[ref].strip() if ref < len(cells) else "" for ref in refs]
+
+
+def _require_numbers(path: Path, columns: Sequence[str], refs: Sequence[int]) -> None:
+    """Name the first cell of a file that is no finite number."""
+    for line, cells in _lines(path, refs):
+        for column, cell in zip(columns, cells, strict=True):
+            if not _is_finite(cell):
+                what = f"{escape(column)} is {shown(cell) if cell else 'empty'}"
+                should = "seconds should be; write them there"
+                if column != TIME:
+                    should = "a finite number should be; fill such gaps in, or cut the recording there into two"
+                raise DataError([f"{short_name(path)}, line {line}: {what} where {should}."])
+
+
+def _is_finite(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
+
+
+def _require_rate(path: Path, time: NDArray[np.float64], refs: Sequence[int], rate_hz: float) -> None:
     if len(time) < 2:
         raise DataError([f"{short_name(path)}: has fewer than two rows; leave the recording out."])
     steps = np.diff(time)
     if (measured := float(np.median(steps))) > 0 and abs(1 / (measured * rate_hz) - 1) > _STEP_TOLERANCE:
-        raise DataError(
-            [f"{short_name(path)}: has {1 / measured:g} rows a second, the run wants {rate_hz:g}; resample it."]
-        )
+        raise _of_another_rate(path, 1 / measured, rate_hz)
     uneven = np.flatnonzero(np.abs(steps * rate_hz - 1) > _STEP_TOLERANCE)
     if len(uneven):
-        step = steps[uneven[0]]
-        raise DataError(
-            [
-                f"{short_name(path)}, line {uneven[0] + 3}: the time goes on by {step:g} s where {1 / rate_hz:g} s "
-                "were due; cut the recording there into two."
-            ]
-        )
+        row = int(uneven[0]) + 1  # which begins too soon or too late
+        line, _ = next(islice(_lines(path, refs), row, None), (row + 2, []))
+        goes_on = f"the time goes on by {steps[row - 1]:g} s where {1 / rate_hz:g} s were due"
+        remedy = "if it is rounded, write more digits of it; else cut the recording there into two"
+        raise DataError([f"{short_name(path)}, line {line}: {goes_on}; {remedy}."])
     rate = (len(time) - 1) / float(time[-1] - time[0])
     if abs(rate / rate_hz - 1) > _RATE_TOLERANCE:
-        raise DataError([f"{short_name(path)}: has {rate:g} rows a second, the run wants {rate_hz:g}; resample it."])
+        raise _of_another_rate(path, rate, rate_hz)
+
+
+def _of_another_rate(path: Path, rate: float, rate_hz: float) -> DataError:
+    has = f"has {rate:g} rows a second by its column {TIME}, which must be in seconds, and the run wants {rate_hz:g}"
+    return DataError([f"{short_name(path)}: {has}; correct that column, or resample the recording."])
