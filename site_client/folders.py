@@ -10,11 +10,13 @@ from shared.errors import ActionRequiredError, DataError
 from shared.exchange.records.run import Plugin
 from shared.learning.apart import Progress, Question
 from shared.learning.data.division import Block, Folders, Present, present
+from shared.learning.data.recordings import RECORDINGS_FILE
 from shared.learning.data.sets import Members, SetName, members_of
 from shared.learning.data.splits import SPLIT_FILE
 from shared.learning.data.units import Unit, settled
 from shared.learning.plugins import plugins_of
-from shared.learning.tasks import task_named, task_names
+from shared.learning.tasks import TERMS, task_named, task_names
+from shared.learning.tasks.terms import SignalTerms, Terms
 from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
@@ -25,6 +27,12 @@ UNGROUPED = (
     f"{FILE}, or a column group in {SPLIT_FILE}, before the first yes"
 )
 """What people should know of images of which none has a group, as long as none is dealt."""
+
+
+def unit_and_table(task: str) -> tuple[str, str]:
+    """Return what a task's units are called, and the table in which a hospital writes their groups."""
+    is_of_recordings = issubclass(TERMS.get(task, Terms), SignalTerms)
+    return ("recording", RECORDINGS_FILE) if is_of_recordings else ("image", SPLIT_FILE)
 
 
 def are_ungrouped(units: Iterable[Unit]) -> bool:

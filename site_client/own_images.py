@@ -6,10 +6,11 @@ Everything here stays here: the lines are for the people of the hospital alone.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from shared.learning.data.headers import BURNT_IN, SOUND, fields_that_may_name
 from shared.learning.data.images import files_within, short_name
 from shared.learning.data.labelled_photographs import meant_class
 from shared.learning.data.sets import Members, sets_of
-from shared.learning.data.splits import SPLITS, SplitPlan
+from shared.learning.data.splits import SPLITS, SplitPlan, unit_of
 from shared.learning.plugins import plugins_of
 from shared.learning.seeds import split_seed
 from shared.learning.targets import classes_text, target_counts
@@ -36,7 +37,7 @@ from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.division import division_here
-from site_client.folders import UNGROUPED, are_ungrouped, find, is_dealt, is_used, units_in
+from site_client.folders import UNGROUPED, are_ungrouped, find, is_dealt, is_used, unit_and_table, units_in
 from site_client.policy import labels_named_by
 from site_client.store import SCRATCH
 
@@ -227,22 +228,30 @@ def _divided(task: Task, dataset: Dataset, parts: Parts, divides: str) -> Iterat
 
 
 def _copies(task_name: str, parts: Parts) -> Finding:
-    """Check whether the same image, pixel by pixel as it is trained on, lies in two splits under two names."""
-    same: dict[str, list[tuple[str, str]]] = {}
+    """Check whether the same image, pixel by pixel as it is trained on, lies in two splits under two names.
+
+    Recordings are compared as wholes: in many the same silence lies.
+    """
+    what, table = unit_and_table(task_name)
+    content: dict[tuple[str, str], Any] = defaultdict(hashlib.sha256)  # by unit and split
     for name, samples in parts.items():
         for sample in samples:
-            shape = f"{sample.image.dtype}{sample.image.shape}".encode()
-            digest = hashlib.sha256(shape + np.ascontiguousarray(sample.image).tobytes()).hexdigest()
-            same.setdefault(digest, []).append((sample.id, name))
-    torn = [images for images in same.values() if len({name for _, name in images}) > 1]
+            digest = content[unit_of(sample.id), name]
+            digest.update(f"{sample.image.dtype}{sample.image.shape}".encode())
+            digest.update(np.ascontiguousarray(sample.image).tobytes())
+    same: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for each, digest in content.items():
+        same[digest.hexdigest()].append(each)
+    torn = [units for units in same.values() if len({name for _, name in units}) > 1]
     if not torn:
-        return Finding("ok", f"{task_name}: no image lies in two splits under two names")
-    shown = "; ".join(" = ".join(f"{image} ({name})" for image, name in images[:SHOWN]) for images in torn[:SHOWN])
+        return Finding("ok", f"{task_name}: no {what} lies in two splits under two names")
+    shown = "; ".join(" = ".join(f"{unit} ({name})" for unit, name in units[:SHOWN]) for units in torn[:SHOWN])
     more = f"; and {len(torn) - SHOWN} more" if len(torn) > SHOWN else ""
     return Finding(
         "warning",
-        f"{task_name}: {pluralize(len(torn), 'image lies', 'images lie')} in two splits under two names, and scores "
-        f"over them mean nothing: {escape(shown)}{more}; remove the copies, or put them into one group of split.csv",
+        f"{task_name}: {pluralize(len(torn), f'{what} lies', f'{what}s lie')} in two splits under two names, and "
+        f"scores over them mean nothing: {escape(shown)}{more}; remove the copies, or put them into one group of "
+        f"{table}",
     )
 
 

@@ -17,6 +17,7 @@ from PIL.PngImagePlugin import PngInfo
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
+from deploy.local.synthetic_signals import write_wave
 from shared.check import Finding
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.tensors import Sharing, TensorShape
@@ -231,6 +232,27 @@ def test_scans_of_several_pictures_are_counted_as_scans(federation: Federation, 
     assert "problem" not in {finding.grade for finding in found}, found
     assert line(found, "rdr_classification: 6 labelled images in")
     assert line(found, "rdr_classification: no image lies in two splits")
+
+
+def test_silence_in_two_recordings_makes_no_copies_of_them(federation: Federation, north: Path, tmp_path: Path) -> None:
+    folder, rng = tmp_path / "sounds", np.random.default_rng(1)
+    folder.mkdir()
+    rows = ["id,file,label"]
+    for number in range(15):
+        sound = rng.uniform(-0.5, 0.5, 10 * 2000)
+        sound[: 5 * 2000] = 0
+        write_wave(folder / f"{number}.wav", sound, 2000)
+        rows.append(f"{number},{number}.wav,{('normal', 'abnormal')[number % 2]}")
+    (folder / "recordings.csv").write_text("\n".join(rows) + "\n")
+    federation.change(north / "site.yaml", data={"spectrograms": str(folder)})
+    assert line(lines(north), "spectrograms: no recording lies in two splits").grade == "ok"
+    in_other_bytes = (folder / "1.wav").read_bytes() + b"LIST\4\0\0\0INFO"
+    (folder / "14.wav").write_bytes(in_other_bytes)
+    splits = [f"{number},{('train', 'validation', 'test')[number % 3]}" for number in range(15)]
+    (folder / "split.csv").write_text("\n".join(["id,split", *splits]) + "\n")
+    found = line(lines(north), "spectrograms: 1 recording lies in two splits under two names")
+    remedy = "remove the copies, or put them into one group of recordings.csv"
+    assert found.text.endswith(f": 1 (validation) = 14 (test); {remedy}")
 
 
 def test_empty_and_grey_masks_are_told(federation: Federation, north: Path, tmp_path: Path) -> None:
