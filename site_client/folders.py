@@ -22,17 +22,21 @@ from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.store import SCRATCH
 
-UNGROUPED = (
-    "nobody has said whose each image is: both eyes of a person may be trained on and tested on; name `groups` in "
-    f"{FILE}, or a column group in {SPLIT_FILE}, before the first yes"
-)
-"""What people should know of images of which none has a group, as long as none is dealt."""
-
 
 def unit_and_table(task: str) -> tuple[str, str]:
     """Return what a task's units are called, and the table in which a hospital writes their groups."""
     is_of_recordings = issubclass(TERMS.get(task, Terms), SignalTerms)
     return ("recording", RECORDINGS_FILE) if is_of_recordings else ("image", SPLIT_FILE)
+
+
+def told_ungrouped(task: str) -> str:
+    """Return what people should know of a task's images of which none has a group, as long as none is dealt."""
+    what, table = unit_and_table(task)
+    torn = "two recordings" if what == "recording" else "both eyes"
+    return (
+        f"nobody has said whose each {what} is: {torn} of a person may be trained on and tested on; name `groups` in "
+        f"{FILE}, or a column group in {table}, before the first yes"
+    )
 
 
 def are_ungrouped(units: Iterable[Unit]) -> bool:

@@ -353,11 +353,11 @@ def _own_images(work: Path, settled: Settled | str, least: int) -> str:
 
 
 def _of_images(required: Requirements, settled: Settled) -> list[str]:
-    """Return how long training takes with so many images, and whether the two eyes of a person are told apart."""
-    from site_client.folders import UNGROUPED  # noqa: PLC0415  (PyTorch)
+    """Return how long training takes with so many images, and whether anybody has said whose they are."""
+    from site_client.folders import told_ungrouped  # noqa: PLC0415  (PyTorch)
 
     lines = [f"trains in:          {_steps(required, settled.images('train'))}"]
-    return [*lines, f"whose images:       {UNGROUPED}"] if settled.are_ungrouped else lines
+    return [*lines, f"whose images:       {told_ungrouped(settled.task)}"] if settled.are_ungrouped else lines
 
 
 def _steps(required: Requirements, images: int) -> str:

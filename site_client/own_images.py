@@ -37,7 +37,7 @@ from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.division import division_here
-from site_client.folders import UNGROUPED, are_ungrouped, find, is_dealt, is_used, unit_and_table, units_in
+from site_client.folders import are_ungrouped, find, is_dealt, is_used, told_ungrouped, unit_and_table, units_in
 from site_client.policy import labels_named_by
 from site_client.store import SCRATCH
 
@@ -87,7 +87,7 @@ def look_at_own_images(
         asked = asked.model_copy(update={"members": members, "count": len(units), "labels": labels_of(units)})
         yield from answered(asked, configuration, plugins, scratch=work / SCRATCH)
     if are_ungrouped(units) and not is_dealt(task_name, division.blocks):
-        yield Finding("warning", f"{task_name}: {UNGROUPED}")
+        yield Finding("warning", f"{task_name}: {told_ungrouped(task_name)}")
     for sentence in found.told():
         yield Finding("note", f"{task_name}: {sentence}")
     labels = labels_named_by(run) if run is not None else None

@@ -234,7 +234,9 @@ def test_scans_of_several_pictures_are_counted_as_scans(federation: Federation, 
     assert line(found, "rdr_classification: no image lies in two splits")
 
 
-def test_silence_in_two_recordings_makes_no_copies_of_them(federation: Federation, north: Path, tmp_path: Path) -> None:
+def test_recordings_have_their_own_table_of_groups_and_silence_makes_no_copies(
+    federation: Federation, north: Path, tmp_path: Path
+) -> None:
     folder, rng = tmp_path / "sounds", np.random.default_rng(1)
     folder.mkdir()
     rows = ["id,file,label"]
@@ -245,14 +247,17 @@ def test_silence_in_two_recordings_makes_no_copies_of_them(federation: Federatio
         rows.append(f"{number},{number}.wav,{('normal', 'abnormal')[number % 2]}")
     (folder / "recordings.csv").write_text("\n".join(rows) + "\n")
     federation.change(north / "site.yaml", data={"spectrograms": str(folder)})
-    assert line(lines(north), "spectrograms: no recording lies in two splits").grade == "ok"
+    found = lines(north)
+    assert line(found, "spectrograms: no recording lies in two splits").grade == "ok"
+    whose = line(found, "spectrograms: nobody has said whose each recording is: two recordings of a person may be ")
+    assert "or a column group in recordings.csv, before the first yes" in whose.text
     in_other_bytes = (folder / "1.wav").read_bytes() + b"LIST\4\0\0\0INFO"
     (folder / "14.wav").write_bytes(in_other_bytes)
     splits = [f"{number},{('train', 'validation', 'test')[number % 3]}" for number in range(15)]
     (folder / "split.csv").write_text("\n".join(["id,split", *splits]) + "\n")
-    found = line(lines(north), "spectrograms: 1 recording lies in two splits under two names")
+    torn = line(lines(north), "spectrograms: 1 recording lies in two splits under two names")
     remedy = "remove the copies, or put them into one group of recordings.csv"
-    assert found.text.endswith(f": 1 (validation) = 14 (test); {remedy}")
+    assert torn.text.endswith(f": 1 (validation) = 14 (test); {remedy}")
 
 
 def test_empty_and_grey_masks_are_told(federation: Federation, north: Path, tmp_path: Path) -> None:
