@@ -15,10 +15,10 @@ from studies.simulation import Outcome, run_rounds
 Data = Mapping[str, Path]
 
 
-def play(run: RunConfiguration, data: Data) -> Outcome:
+def play(run: RunConfiguration, data: Data, heldout: Path | None = None) -> Outcome:
     """Play one run of all sites, a reference too."""
     with tempfile.TemporaryDirectory() as home:
-        outcome = run_rounds(run, data, Path(home))
+        outcome = run_rounds(run, data, Path(home), heldout=heldout)
         _ = outcome.tests  # measured while the models are there
         return outcome
 

@@ -19,11 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.comparison import Data, compare
+from benchmarks.comparison import play as play_run
 from deploy.local.demo import run_configuration
 from deploy.local.scenarios import SCENARIOS
 from shared.folder.durable import link_file
 from shared.learning.data.splits import SPLIT_FILE
-from studies.simulation import Outcome, run_rounds
+from studies.simulation import Outcome
 
 LOTS = 5
 SCENARIO = SCENARIOS["octa_segmentation"].as_suggested()
@@ -44,17 +45,12 @@ def laid_out(sites: Data, tested: int) -> Iterator[tuple[Data, Path]]:
             sets = divided(sorted(path.stem for path in (site / "images").iterdir()), tested)
             for kind in ("images", "masks"):
                 for path in sorted((site / kind).iterdir()):
-                    _link(path, Path(root) / name / kind)
+                    link_file(path.resolve(), Path(root) / name / kind / path.name)
                     if name == min(sites) and sets[path.stem] == "validation":
-                        _link(path, heldout / kind)
+                        link_file(path.resolve(), heldout / kind / path.name)
             lines = ["id,split", *(f"{image},{part}" for image, part in sets.items())]
             (Path(root) / name / SPLIT_FILE).write_text("\n".join(lines) + "\n")
         yield {name: Path(root) / name for name in sites}, heldout
-
-
-def _link(path: Path, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    link_file(path.resolve(), folder / path.name)
 
 
 def play(sites: Data, tested: int) -> Outcome:
@@ -62,10 +58,8 @@ def play(sites: Data, tested: int) -> Outcome:
     run = run_configuration(
         SCENARIO, sorted(sites), SCENARIO.image_size, method="mean", rounds=SCENARIO.rounds, seed=2021
     )
-    with laid_out(sites, tested) as (data, heldout), tempfile.TemporaryDirectory() as home:
-        outcome = run_rounds(run, data, Path(home), heldout=heldout)
-        _ = outcome.tests  # measured while the models are there
-        return outcome
+    with laid_out(sites, tested) as (data, heldout):
+        return play_run(run, data, heldout)
 
 
 def main() -> None:

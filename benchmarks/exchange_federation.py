@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import yaml
-
 from aggregator.configuration import FILE as AGGREGATOR_FILE
 from aggregator.setup import initialise
 from benchmarks.exchange_servers import Served
@@ -26,6 +24,7 @@ from shared.folder.durable import write_file
 from site_client.configuration import FILE as SITE_FILE
 from site_client.configuration import Policy
 from site_client.setup import join, read_invite
+from studies.federation import change_settings
 
 RUN = "exchange"
 WAIT_S = 1800.0
@@ -113,7 +112,7 @@ def set_up(
     work = home.aggregator
     user, password = served.aggregator
     initialise(work, "retina", {site: served.url_of(site) for site in run.sites}, user)
-    _change(work / AGGREGATOR_FILE, heldout={run.task: str(home.heldout)}, poll_seconds=poll_seconds)
+    change_settings(work / AGGREGATOR_FILE, heldout={run.task: str(home.heldout)}, poll_seconds=poll_seconds)
     write_file(home.run_yaml, dump_yaml(run))
     for site in run.sites:
         write_file(work / "passwords" / site, password.encode(), private=True)
@@ -121,12 +120,7 @@ def set_up(
         site_user, site_password = served.sites[site]
         join(home.site(site), invite, data={run.task: "."}, url=None, password=site_password)
         policy = Policy(consent=consent, max_rounds=9998).model_dump()
-        _change(home.site(site) / SITE_FILE, user=site_user, poll_seconds=poll_seconds, policy=policy)
-
-
-def _change(path: Path, **settings: object) -> None:
-    values = yaml.safe_load(path.read_bytes())
-    write_file(path, yaml.safe_dump(values | settings, sort_keys=False).encode())
+        change_settings(home.site(site) / SITE_FILE, user=site_user, poll_seconds=poll_seconds, policy=policy)
 
 
 @contextmanager

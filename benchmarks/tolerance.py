@@ -226,7 +226,7 @@ def scorers(run: RunConfiguration, listed: Sharing, images: Collection) -> dict[
             task, method, task.options(run.task_options), len(images.classes), run_seed=run.seed, is_private=False
         )
         objective = method.objective(run.rounds, run.rounds)
-        found[name] = HeldOutSet(task, network, images, listed, score=name, objective=objective, seed=run.seed)
+        found[name] = HeldOutSet(task, network, images, listed, name, objective, run.seed)
     return found
 
 

@@ -19,6 +19,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
+from timeit import repeat
 from typing import Any, cast
 from unittest import mock
 
@@ -199,12 +200,7 @@ def drawn(task: Task, options: Any, root: Path, images: int) -> list[Any]:
 
 def quickest(do: Callable[[], object]) -> float:
     """Return the milliseconds of this thread's own time, the least of ten."""
-    found = []
-    for _ in range(10):
-        begun = time.thread_time()
-        do()
-        found.append(1000 * (time.thread_time() - begun))
-    return round(min(found), 3)
+    return round(1000 * min(repeat(do, timer=time.thread_time, number=1, repeat=10)), 3)
 
 
 def measure(case: Case) -> dict[str, object]:

@@ -9,12 +9,12 @@ own, in which all that is sent is rounded. Sizes are means over sites and rounds
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from timeit import repeat
 from typing import Any
 
 import torch
@@ -85,24 +85,15 @@ def figures_of(form: Wire, run: RunConfiguration, tensors: TensorList, home: Pat
             encode(trained, target, tensors, form, received)
             sent["from_sites"].append(target.stat().st_size)
     megabytes = trained.stat().st_size / 1e6
-    encoding_s = _quickest(lambda: encode(trained, target, tensors, form, received))
-    decoding_s = _quickest(lambda: decode(target, home / "decoded", tensors, form, received, shown_as=trained.name))
+    encoded = partial(encode, trained, target, tensors, form, received)
+    decoded = partial(decode, target, home / "decoded", tensors, form, received, shown_as=trained.name)
+    encoding_s, decoding_s = (min(repeat(work, number=1, repeat=TRIES)) for work in (encoded, decoded))
     return {
         "to_sites_mb": round(fmean(sent["to_sites"]) / 1e6, 3),
         "from_sites_mb": round(fmean(sent["from_sites"]) / 1e6, 3),
         "encode_mb_s": round(megabytes / encoding_s),
         "decode_mb_s": round(megabytes / decoding_s),
     }
-
-
-def _quickest(work: Callable[[], object]) -> float:
-    """Return the seconds of the quickest try."""
-    taken = []
-    for _ in range(TRIES):
-        began = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - began)
-    return min(taken)
 
 
 def measure(name: str) -> dict[str, Any]:

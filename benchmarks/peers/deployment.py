@@ -9,9 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import venv
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,12 +24,22 @@ PATIENCE_S = 1800.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def read_arguments(peer: str, default: str) -> Namespace:
-    """Parse the command line that both peers share."""
+Measure = Callable[[Path, int, Path], Sequence[float]]
+"""From a peer's programs, the megabytes of the model and an empty folder: the seconds of each round."""
+
+
+def run(peer: str, name: str, version: str, requirements: Sequence[str], measure: Measure) -> None:
+    """Measure a peer as the command line asks, and print the figures in one line."""
+    default = f"build/peers/{peer}"
     parser = ArgumentParser(prog=f"python -m benchmarks.peers.{peer}")
     parser.add_argument("--environment", type=Path, default=Path(default), help=f"made if missing (default {default})")
     parser.add_argument("--megabytes", type=int, default=98, help="size of the model, in 10^6 bytes (default 98)")
-    return parser.parse_args()
+    given = parser.parse_args()
+    programs = bin_of(given.environment, requirements)
+    with tempfile.TemporaryDirectory(prefix=f"{peer}-") as home, ending_all_processes():
+        rounded = [round(second, 2) for second in measure(programs, given.megabytes, Path(home))]
+    told = {"peer": name, "version": version, "megabytes": given.megabytes, "sites": SITES, "seconds": rounded}
+    print(json.dumps(told))
 
 
 def bin_of(environment: Path, requirements: Sequence[str]) -> Path:
@@ -82,9 +93,3 @@ def free_ports(count: int) -> list[int]:
     for probe in probes:
         probe.close()
     return ports
-
-
-def figures(peer: str, version: str, megabytes: int, seconds: Sequence[float]) -> str:
-    """Return what was measured, as one line of JSON."""
-    rounded = [round(second, 2) for second in seconds]
-    return json.dumps({"peer": peer, "version": version, "megabytes": megabytes, "sites": SITES, "seconds": rounded})

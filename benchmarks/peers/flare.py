@@ -9,21 +9,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.peers.deployment import (
-    PATIENCE_S,
-    ROUNDS,
-    SITES,
-    bin_of,
-    ending_all_processes,
-    figures,
-    free_ports,
-    read_arguments,
-    start,
-)
+from benchmarks.peers.deployment import PATIENCE_S, ROUNDS, SITES, free_ports, run, start
 
 VERSION = "2.9.0"
 REQUIREMENTS = (f"nvflare=={VERSION}", "numpy==2.4.6")
@@ -100,13 +89,5 @@ def measure(programs: Path, megabytes: int, home: Path) -> list[float]:
     return list(json.loads(results.read_text()))[1:]
 
 
-def main() -> None:
-    """Measure and print."""
-    arguments = read_arguments("flare", "build/peers/flare")
-    programs = bin_of(arguments.environment, REQUIREMENTS)
-    with tempfile.TemporaryDirectory(prefix="flare-") as home, ending_all_processes():
-        print(figures("NVIDIA FLARE", VERSION, arguments.megabytes, measure(programs, arguments.megabytes, Path(home))))
-
-
 if __name__ == "__main__":
-    main()
+    run("flare", "NVIDIA FLARE", VERSION, REQUIREMENTS, measure)

@@ -8,21 +8,10 @@ Prints one line of JSON. See README.md beside this file.
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.peers.deployment import (
-    PATIENCE_S,
-    ROUNDS,
-    SITES,
-    bin_of,
-    ending_all_processes,
-    figures,
-    free_ports,
-    read_arguments,
-    start,
-)
+from benchmarks.peers.deployment import PATIENCE_S, ROUNDS, SITES, free_ports, run, start
 
 VERSION = "1.41.0"
 REQUIREMENTS = (f"flwr=={VERSION}", "numpy==2.4.6")
@@ -66,13 +55,5 @@ def measure(programs: Path, megabytes: int, home: Path) -> list[float]:
     return list(json.loads(results.read_text()))[1:]
 
 
-def main() -> None:
-    """Measure and print."""
-    arguments = read_arguments("flower", "build/peers/flower")
-    programs = bin_of(arguments.environment, REQUIREMENTS)
-    with tempfile.TemporaryDirectory(prefix="flower-") as home, ending_all_processes():
-        print(figures("Flower", VERSION, arguments.megabytes, measure(programs, arguments.megabytes, Path(home))))
-
-
 if __name__ == "__main__":
-    main()
+    run("flower", "Flower", VERSION, REQUIREMENTS, measure)
