@@ -33,7 +33,7 @@ from aggregator.site import open_ledger, read_invite
 from aggregator.store import RunStore, ToldByCode, runs_in
 from aggregator.warm_start import load_start
 from shared.check import Finding
-from shared.errors import ActionRequiredError, ConfigurationError, DataError, PluginError
+from shared.errors import ActionRequiredError, ConfigurationError, DataError, PluginError, told_of
 from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
@@ -738,10 +738,8 @@ def _held_out(work: Path, configuration: AggregatorConfiguration, task: Task, op
     if task.name not in configuration.heldout:
         return None
     folder = work / configuration.heldout[task.name]
-    try:
+    with told_of(f"held-out set {folder}"):
         return task.open_images(folder, options)
-    except DataError as error:
-        raise DataError([f"held-out set {folder}: {problem}" for problem in error.problems]) from None
 
 
 def _by_default(written: RunConfiguration, run: RunConfiguration) -> Iterator[str]:

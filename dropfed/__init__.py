@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shared.exchange.records.verdicts import FinalCard, Verdict
     from shared.learning.data.augmentation import Augmentation
     from shared.learning.data.graded_images import GradedImage, read_colour
-    from shared.learning.data.images import read_image
+    from shared.learning.data.images import SegmentedImage, read_image
     from shared.learning.data.sets import Members
     from shared.learning.data.units import Unit
     from shared.learning.measures import Measure
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     )
     from shared.learning.tasks.image_classification.task import ImageClassification
     from shared.learning.tasks.image_classification.terms import ImageOptions
-    from shared.learning.tasks.segmentation.task import PixelScoring, Segmentation, SegmentedImage
+    from shared.learning.tasks.segmentation.task import PixelScoring, Segmentation
     from shared.learning.tasks.segmentation.terms import SegmentationOptions
     from shared.learning.tasks.terms import Options, Terms
 
@@ -123,7 +123,7 @@ _PLACES = {
     "ClassScoring": "shared.learning.tasks.classification:ClassScoring",
     "Segmentation": "shared.learning.tasks.segmentation.task:Segmentation",
     "SegmentationOptions": "shared.learning.tasks.segmentation.terms:SegmentationOptions",
-    "SegmentedImage": "shared.learning.tasks.segmentation.task:SegmentedImage",
+    "SegmentedImage": "shared.learning.data.images:SegmentedImage",
     "PixelScoring": "shared.learning.tasks.segmentation.task:PixelScoring",
     "Range": "shared.exchange.records.run:Range",
     "read_colour": "shared.learning.data.graded_images:read_colour",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from shared.commands import say
-from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, TransientError
+from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, TransientError, told_of
 from shared.escaping import escape
 from shared.exchange.names import SCRATCH
 from shared.folder.address import is_loopback, shown
@@ -258,12 +258,10 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
         DropfedError: some cannot.
     """
     task = _task_of(setting, task_name)
-    try:
+    with told_of(task_name):
         found = task.open_images(root, usual_options(task, labels_of(task.units(root))))
         if (root / SPLIT_FILE).exists():
             read_split_file(root / SPLIT_FILE, [*dict.fromkeys(unit_of(sample.id) for sample in found.samples)])
-    except DataError as error:
-        raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
     classes = ", ".join(found.classes)
     yield Finding("ok", f"{task_name}: {pluralize(len(found.samples), 'labelled image')} in {root}; classes: {classes}")
     if task.labels_pixels:

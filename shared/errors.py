@@ -10,7 +10,8 @@ harmless where it comes into being (``shared.escaping``), so that it is one line
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from shared.escaping import escape
@@ -45,6 +46,33 @@ class ConfigurationError(_ManyProblemsError):
 
 class DataError(_ManyProblemsError):
     """A site's data cannot be used."""
+
+
+@contextmanager
+def all_told() -> Iterator[list[str]]:
+    """Yield a list for what is wrong with data; what is in it at the end is raised, as one DataError."""
+    problems: list[str] = []
+    yield problems
+    if problems:
+        raise DataError(problems)
+
+
+@contextmanager
+def added_to(problems: list[str], where: str = "") -> Iterator[None]:
+    """Add what is wrong with data meanwhile to these problems, with ``where`` before each, and go on."""
+    try:
+        yield
+    except DataError as error:
+        problems += [f"{where}{problem}" for problem in error.problems]
+
+
+@contextmanager
+def told_of(name: str) -> Iterator[None]:
+    """Have each problem of data name what it is of."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError([f"{name}: {problem}" for problem in error.problems]) from None
 
 
 class TransientError(DropfedError):

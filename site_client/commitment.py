@@ -23,7 +23,7 @@ from shared.exchange.records.values import decimal_text
 from shared.learning.data.division import Block, deal
 from shared.learning.data.sets import Members, SetName, images_in, sets_of
 from shared.learning.data.splits import SPLITS, SplitName, SplitPlan
-from shared.learning.privacy import Spent, epsilon, mechanism
+from shared.learning.privacy import epsilon, mechanism
 from shared.learning.private_gradients import Secret
 from shared.learning.requirements import Requirements, requirements, rows_bound
 from shared.learning.seeds import split_seed
@@ -278,10 +278,6 @@ def _spending(run: RunConfiguration, required: Requirements, images: int) -> Spe
         return None
     epochs = required.epochs * run.rounds
     spent = mechanism(run.privacy, images=images, batch_size=run.batch_size, epochs=epochs).spent(epochs)
-    return _as_spending(spent)
-
-
-def _as_spending(spent: Spent) -> Spending:
     return Spending(
         noise_multiplier=decimal_text(spent.noise_multiplier),
         sampling_rate=decimal_text(spent.sampling_rate),

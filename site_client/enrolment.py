@@ -87,7 +87,7 @@ class Enrolment:
         if taking_back.exists():
             self._sum_up_restore()
         taking_back.unlink(missing_ok=True)
-        for run in store.runs_with_noise(self._work):
+        for run in store.runs_with(self._work, "noise"):
             if ending_of(self._ledger, run) is not None:
                 release(self._work, self._ledger, run)
         if (last := self._ledger.last_from_peer()) is not None:

@@ -56,7 +56,7 @@ def prune_personal(work: Path, ledger: Mirror) -> None:
     Raises:
         RejectedError, ActionRequiredError: a final card is not as it was accepted.
     """
-    for run in store.runs_with_personal(work):
+    for run in store.runs_with(work, "personal"):
         if (ended := ending_of(ledger, run)) is None:
             continue
         kept = None
@@ -64,13 +64,13 @@ def prune_personal(work: Path, ledger: Mirror) -> None:
             chosen = ledger.record(MessageRef("final", run), FinalCard).chosen_round
             kept = store.newest_personal(work, ledger, run, before=chosen + 1)
         store.prune_personal(work, run, kept=kept)
-    for run in store.runs_with_alone(work):
+    for run in store.runs_with(work, "alone"):
         if ending_of(ledger, run) is not None:
             store.prune_alone(work, run, kept=None)
-    for run in store.runs_with_start(work):
+    for run in store.runs_with(work, "start"):
         if (ended := ending_of(ledger, run)) is not None and (ended != "finished" or store.has_final(work, run)):
             store.start_path(work, run).unlink(missing_ok=True)
-    for run in store.runs_with_first(work):
+    for run in store.runs_with(work, "first"):
         if ending_of(ledger, run) is not None:
             store.first_path(work, run).unlink(missing_ok=True)
 

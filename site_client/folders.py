@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.errors import ActionRequiredError, DataError
+from shared.errors import ActionRequiredError, told_of
 from shared.exchange.records.run import Plugin
 from shared.learning.apart import Progress, Question
 from shared.learning.data.division import Block, Folders, Present, present
@@ -123,11 +123,9 @@ def units_in(work: Path, site: SiteConfiguration, tasks: Iterable[str]) -> dict[
         ):
             if (folder := folders.get(task)) is not None:
                 question = UnitsIn(task=task, root=work / folder, is_labelled=name == task)
-                try:
+                with told_of(name):
                     units = answered(question, site, plugins, scratch=work / SCRATCH)
                     found[name] = settled(units, question.root, pattern)
-                except DataError as error:
-                    raise DataError([f"{name}: {problem}" for problem in error.problems]) from None
     return found
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shared.check import Finding, labels_of, look_at_levels, look_at_masks, require_task, usual_options
-from shared.errors import ConfigurationError, DataError
+from shared.errors import ConfigurationError, DataError, told_of
 from shared.escaping import escape
 from shared.exchange.reading import check_record
 from shared.exchange.records.run import RunConfiguration
@@ -74,12 +74,12 @@ def look_at_own_images(
     try:
         here = units_in(work, configuration, [task_name])
     except DataError:
-        with _told_of(task_name):
+        with told_of(task_name):
             answered(asked, configuration, plugins, scratch=work / SCRATCH)  # tells what is wrong with the images, too
         raise
     least = configuration.policy.minimum_count
     blocks = deal(division.blocks, here, least, bytes.fromhex(division.secret))
-    with _told_of(task_name):
+    with told_of(task_name):
         found = find(task_name, here, blocks, least)
         sets = sets_of(found.own.blocks, _plan(run), split_seed(run.seed if run else 0, configuration.site))
         members = found.members(sets)
@@ -186,15 +186,6 @@ def _nearly(task_name: str, by: str, kinds: Sequence[str], labels: Sequence[str]
     for kind in kinds:
         if (meant := meant_class(kind, labels)) is not None:
             yield Finding("warning", f"{task_name}: {escape(kind)}: {by} calls a class {meant}; {remedy}")
-
-
-@contextmanager
-def _told_of(task_name: str) -> Iterator[None]:
-    """Have each problem name its task."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError([f"{task_name}: {problem}" for problem in error.problems]) from None
 
 
 def image_files(root: Path) -> list[Path]:

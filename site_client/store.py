@@ -193,19 +193,15 @@ def start_path(work: Path, run: str) -> Path:
     return work / "start" / f"{run}{names.WEIGHTS_SUFFIX}"
 
 
-def runs_with_start(work: Path) -> list[str]:
-    """Return the runs whose beginning is kept here."""
-    return [path.name.removesuffix(names.WEIGHTS_SUFFIX) for path in (work / "start").glob(f"*{names.WEIGHTS_SUFFIX}")]
-
-
 def noise_path(work: Path, run: str) -> Path:
     """Return where the secret lies that the noise of a private run comes from."""
     return work / "noise" / run
 
 
-def runs_with_noise(work: Path) -> list[str]:
-    """Return the runs whose secret for noise is kept here."""
-    return [path.name for path in (work / "noise").glob("*")]
+def runs_with(work: Path, what: Literal["alone", "first", "noise", "personal", "start"]) -> list[str]:
+    """Return the runs of which something is kept in one of these folders."""
+    suffix = names.WEIGHTS_SUFFIX if what in ("first", "start") else ""
+    return [path.name.removesuffix(suffix) for path in (work / what).glob(f"*{suffix}")]
 
 
 def rounds_trained(ledger: Mirror, run: str, *, before: int) -> int:
@@ -216,11 +212,6 @@ def rounds_trained(ledger: Mirror, run: str, *, before: int) -> int:
 def personal_path(work: Path, run: str, round_no: int) -> Path:
     """Return where what stayed here with the answer to a round lies."""
     return work / "personal" / run / f"{round_no:04d}.safetensors"
-
-
-def runs_with_personal(work: Path) -> list[str]:
-    """Return the runs of which something stayed here."""
-    return [path.name for path in (work / "personal").glob("*")]
 
 
 def prune_personal(work: Path, run: str, *, kept: Path | None) -> None:
@@ -246,19 +237,9 @@ def alone_path(work: Path, run: str, round_no: int) -> Path:
     return work / "alone" / run / f"{round_no:04d}.safetensors"
 
 
-def runs_with_alone(work: Path) -> list[str]:
-    """Return the runs beside which this site trained a model by itself that is kept here."""
-    return [path.name for path in (work / "alone").glob("*")]
-
-
 def first_path(work: Path, run: str) -> Path:
     """Return where round 1's global model of a run lies that is compared with it."""
     return work / "first" / f"{run}.safetensors"
-
-
-def runs_with_first(work: Path) -> list[str]:
-    """Return the runs whose global model of round 1 is kept here."""
-    return [path.stem for path in (work / "first").glob("*.safetensors")]
 
 
 def prune_alone(work: Path, run: str, *, kept: Path | None) -> None:

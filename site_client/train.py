@@ -193,7 +193,7 @@ class Trainer:
             ActionRequiredError: what stayed here does not fit: the site's grades are others now.
         """
         # Each part is loaded over the one before: the offer's, this site's own, and the round's (protocol 7.1).
-        network = self._untrained(classes)
+        network = network_of(self.run, self.task, self.method, classes)
         if start is not None:
             load_tensors(network, self.sharing.beginning, start)
         if personal is not None:
@@ -208,9 +208,6 @@ class Trainer:
         if options.refresh_batch_norm == "on_arrival":
             most, blocks = options.refresh_images, dataset.blocks
             measure_statistics(self.task, network, dataset.train, self.computing, most=most, blocks=blocks)
-
-    def _untrained(self, classes: int) -> nn.Module:
-        return network_of(self.run, self.task, self.method, classes)
 
     def stays(self, network: nn.Module) -> TensorList:
         """Return what of a network stays at this site."""

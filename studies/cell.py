@@ -10,8 +10,6 @@ what a classification's model said about each image: all lies on one machine, an
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shutil
 import sys
@@ -28,6 +26,7 @@ from numpy.typing import NDArray
 
 from aggregator.preparation import in_full
 from shared.commands import say
+from shared.csv_file import as_csv
 from shared.errors import DropfedError, PluginError
 from shared.exchange.reading import parse_json
 from shared.exchange.records.run import Plugin, RunConfiguration
@@ -201,18 +200,12 @@ class _Asked:
             if self.plugins:
                 require_ranges(evaluation.scores, self.final.task.scores)
         if predictions:
-            write_file(self.folder / f"{tested_on}.{split}.csv", self._as_csv(predictions))
+            probabilities = [f"probability_{k}" for k in range(len(self.final.dataset.classes))]
+            header = ["image", "class", "severity", "uncertainty", *probabilities]
+            write_file(self.folder / f"{tested_on}.{split}.csv", as_csv([header, *predictions]))
         scores = {name: score.value for name, score in evaluation.scores.items()}
         counted = {"images": evaluation.images, "loss": evaluation.loss, "scores": scores}
         return _Look({"tested_on": tested_on, "split": split, **counted}, np.array(uncertainty))
-
-    def _as_csv(self, predictions: Sequence[Sequence[object]]) -> bytes:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        classes = range(len(self.final.dataset.classes))
-        writer.writerow(["image", "class", "severity", "uncertainty", *(f"probability_{k}" for k in classes)])
-        writer.writerows(predictions)
-        return text.getvalue().encode()
 
     def cost(self) -> Row:
         image, _ = self.final.task.collate(self.final.dataset.validation[:1])

@@ -61,7 +61,7 @@ def set_up(
     plugins = {each.name: each.sha256 for each in required_by(run)}
     initialise(work, federation, urls, AGGREGATOR)
     heldouts = {run.task: str(heldout.resolve())} if heldout else {}
-    _change(work / AGGREGATOR_FILE, heldout=heldouts, plugins=plugins, poll_seconds=poll_s)
+    change_settings(work / AGGREGATOR_FILE, heldout=heldouts, plugins=plugins, poll_seconds=poll_s)
     write_file(work / RUN_FILE, dump_yaml(run))
     allowed = {
         "plugins": plugins,
@@ -73,9 +73,10 @@ def set_up(
         invite = read_invite(invite_path(work, site))
         join(of_site, invite, data={run.task: str(folder.resolve())}, url=urls[site], password=None)
         place(of_site, no_secret(run.seed, site))
-        _change(of_site / SITE_FILE, poll_seconds=poll_s, policy=policy.model_dump() | allowed, **computing)
+        change_settings(of_site / SITE_FILE, poll_seconds=poll_s, policy=policy.model_dump() | allowed, **computing)
 
 
-def _change(path: Path, **settings: object) -> None:
+def change_settings(path: Path, **settings: object) -> None:
+    """Write these settings into a YAML file in place of what it says of them."""
     values = yaml.safe_load(path.read_bytes())
     write_file(path, yaml.safe_dump(values | settings, sort_keys=False).encode())

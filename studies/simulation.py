@@ -21,7 +21,7 @@ import torch
 from aggregator.model_work import Made, try_still_if_none_counts
 from aggregator.rounds import OpenRound, RunFacts, SiteFacts, decide
 from aggregator.store import RunStore
-from shared.errors import ConfigurationError, DataError, RejectedError
+from shared.errors import ConfigurationError, RejectedError, told_of
 from shared.exchange.encoding import decode, encode
 from shared.exchange.names import MAX_ROUND, METRICS, RELIABILITY
 from shared.exchange.reading import check_record, parse_yaml
@@ -240,10 +240,8 @@ def open_public(task: Task, folder: Path, run: RunConfiguration, site: str) -> D
         DataError: every problem of the images, or the sets cannot be made; each begins with the site.
     """
     options = task.options(run.task_options)
-    try:
+    with told_of(site):
         dataset = task.open_dataset(folder, options, public_members(task, folder, run, site))
-    except DataError as error:
-        raise DataError([f"{site}: {problem}" for problem in error.problems]) from None
     return balanced(dataset, options, run.seed)
 
 

@@ -5,14 +5,13 @@ A cell without a number says why on a page; in CSV it is empty, never 0.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aggregator.report.meanings import meanings
 from aggregator.run_view import INTERVAL, Part, Row, RunView, is_of_class, range_text
+from shared.csv_file import as_csv
 from shared.escaping import uncomputed
 from shared.exchange.records.values import decimal_text
 from shared.exchange.tables import EPSILON, Split, error_of
@@ -99,11 +98,7 @@ class Table:
         """Return all rows; a number in the shortest text that reads back as exactly that number, but for a mean with
         its deviation, which is for people.
         """
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([uncomputed(name) for name in self.header])
-        writer.writerows([_csv_cell(cell) for cell in row] for row in self.rows)
-        return text.getvalue().encode()
+        return as_csv([map(uncomputed, self.header), *(map(_csv_cell, row) for row in self.rows)])
 
     @property
     def shown(self) -> list[list[ShownCell]]:

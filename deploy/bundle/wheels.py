@@ -9,7 +9,6 @@ is left out. As in `make setup`, imgaug is taken without what it asks for; so wh
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,12 +27,8 @@ def collect(folder: Path) -> None:
     alone = [requirement for requirement in wanted if requirement.startswith(TAKEN_ALONE)]
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(folder), "--constraint", str(LOCK)]
     subprocess.run([*wheel, *(name for name in wanted if name not in alone)], check=True)
-    subprocess.run([*wheel, "--no-deps", *alone, f"pip=={pip_version()}", str(ROOT)], check=True)
-
-
-def pip_version() -> str:
-    """Return the version of pip that `make setup` falls back on, which installs the bundle."""
-    return re.split("-", PIP_WHEEL)[1]
+    pip = PIP_WHEEL.split("-")[1]  # what `make setup` falls back on, and installs the bundle
+    subprocess.run([*wheel, "--no-deps", *alone, f"pip=={pip}", str(ROOT)], check=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ spots, reflexes and dust lie in all grades alike, so that a spot alone proves no
 
 from __future__ import annotations
 
-import csv
 import math
 import sys
 from collections.abc import Sequence
@@ -35,6 +34,7 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy.ndimage import gaussian_filter
 
 from deploy.local.synthetic_octa import Points, Vessel
+from shared.csv_file import as_csv
 from shared.learning.seeds import seed_for
 
 Canvas = NDArray[np.float32]
@@ -372,10 +372,7 @@ def write_graded_site(
         picture = draw_fundus(severity, style, size, seed_for(seed, style.name, "image", number))
         Image.fromarray(picture).save(root / "images" / f"{stem}.png")
         rows.append((stem, label))
-    with (root / "labels.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("id", "grade"))
-        writer.writerows(rows)
+    (root / "labels.csv").write_bytes(as_csv([("id", "grade"), *rows]))
     (root / "grades.txt").write_text("".join(f"{name}\n" for name in GRADE_NAMES[grades]), encoding="utf-8")
 
 
@@ -683,7 +680,8 @@ def _paint(eye: _Eye, lesions: _Lesions, view: _View) -> Canvas:
     cup = view.distance(_DISC + _CUP)
     scene = _mix(scene, 0.8 * _disk(cup, eye.cup * _DISC_MM, 0.09), (1.0, 0.87, 0.62))
 
-    scene = _mix(scene, 0.85 * _soft(view, view.coverage(lesions.wool), 0.09), (0.97, 0.80, 0.58))
+    wool = gaussian_filter(view.coverage(lesions.wool), 0.09 * view.pixels_per_mm)
+    scene = _mix(scene, 0.85 * wool, (0.97, 0.80, 0.58))
     vessels = view.coverage(
         view.vessels(eye.arteries, 0.42) + view.vessels(eye.veins, 0.62) + view.vessels(lesions.new_vessels, 0.7)
     )
@@ -702,11 +700,6 @@ def _mix(scene: Canvas, share: Canvas, colour: tuple[float, float, float]) -> Ca
 def _disk(distance: Canvas, radius: float, softness: float) -> Canvas:
     """Return 1 within a radius and 0 beyond, with a soft edge."""
     result: Canvas = 1 / (1 + np.exp(np.clip((distance - radius) / (softness / 2), -40, 40)))
-    return result
-
-
-def _soft(view: _View, cover: Canvas, sigma_mm: float) -> Canvas:
-    result: Canvas = gaussian_filter(cover, sigma_mm * view.pixels_per_mm)
     return result
 
 

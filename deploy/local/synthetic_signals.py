@@ -6,7 +6,6 @@ heard between two beats. Each recording has phases, strengths and a noise of its
 
 from __future__ import annotations
 
-import csv
 import wave
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.csv_file import as_csv
 from shared.learning.data import TIME
 from shared.learning.data.recordings import RECORDINGS_FILE
 from shared.learning.seeds import seed_for
@@ -106,7 +106,4 @@ def _drawn(recordings: int, labels: Sequence[str], seed: int) -> list[tuple[int,
 
 
 def _write_list(folder: Path, listed: Sequence[Sequence[str]]) -> None:
-    with (folder / RECORDINGS_FILE).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["id", "file", "label", "group"])
-        writer.writerows(listed)
+    (folder / RECORDINGS_FILE).write_bytes(as_csv([["id", "file", "label", "group"], *listed]))

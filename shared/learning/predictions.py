@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import colorsys
-import csv
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -17,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from shared.errors import ConfigurationError, DataError
+from shared.csv_file import as_csv
+from shared.errors import ConfigurationError, DataError, added_to
 from shared.escaping import escape, uncomputed
 from shared.folder.durable import temporary_name, write_file, writing
 from shared.learning.blame import require_ranges
@@ -194,15 +193,13 @@ def _open(kept: KeptModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]]
     samples: dict[str, tuple[Sample, Path]] = {}
     problems: list[str] = []
     for path in not_hidden(images) if images.is_dir() else [images]:
-        try:
+        with added_to(problems):
             for sample in [] if path.is_dir() else kept.task.open_unlabelled(path, kept.options):
                 if sample.id in samples:
                     raise DataError([f"{path}: another image has the same name but for its ending; rename one."])
                 if kept.task.labels_pixels and len(os.fsencode(temporary_name(f"{sample.id}.png"))) > _LONGEST_NAME:
                     raise DataError([f"{path}: its name is too long for its pictures; give it a shorter."])
                 samples[sample.id] = sample, path
-        except DataError as error:
-            problems += error.problems
     if not samples:
         raise DataError(problems or [f"{images}: has no image in it; name the folder that holds the images."])
     return samples, problems
@@ -397,8 +394,4 @@ def _write_picture(path: Path, levels: NDArray[np.float64]) -> None:
 
 
 def _table(rows: Sequence[dict[str, str]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([uncomputed(column) for column in rows[0]])
-    writer.writerows([uncomputed(cell) for cell in row.values()] for row in rows)
-    return text.getvalue().encode()
+    return as_csv(map(uncomputed, cells) for cells in (rows[0], *(row.values() for row in rows)))

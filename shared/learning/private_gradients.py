@@ -11,7 +11,6 @@ import hmac
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -142,9 +141,7 @@ class PrivateGradients:
     def __enter__(self) -> PrivateGradients:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._of_images.close()
 
     def add(self, losses: Tensor) -> None:

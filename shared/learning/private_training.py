@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -62,10 +61,8 @@ class PrivateRound:
     def __enter__(self) -> PrivateRound:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._gradients.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._gradients.__exit__()
 
     def epsilon(self, trained_rounds: int) -> float:
         """Return what a site has spent that answered so many rounds with a model."""

@@ -8,6 +8,7 @@ shapes, dtypes and finiteness are checked before anything computes with the file
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -39,34 +40,24 @@ def probe_seed(run: RunConfiguration) -> int:
     return seed_for(run.seed, "held-out set")
 
 
+@dataclass(frozen=True)
 class HeldOutSet:
     """The aggregator's labelled images and one model to score with.
 
     Args:
         images: None where the run has no tolerance: then a model file is checked, and not scored.
-        score: which of the task's ``tolerance_scores`` a whole model has.
+        scored_by: which of the task's ``tolerance_scores`` a whole model has.
         objective: how a whole model's answers are read.
         seed: decides the probe's folds.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        model: nn.Module,
-        images: Collection | None,
-        sharing: Sharing,
-        *,
-        score: str,
-        objective: Objective,
-        seed: int,
-    ) -> None:
-        self._task = task
-        self._model = model
-        self.images = images
-        self._sharing = sharing
-        self._score = score
-        self._objective = objective
-        self._seed = seed
+    task: Task
+    model: nn.Module
+    images: Collection | None
+    sharing: Sharing
+    scored_by: str
+    objective: Objective
+    seed: int
 
     @classmethod
     def of_run(
@@ -80,15 +71,8 @@ class HeldOutSet:
         sharing: Sharing,
     ) -> HeldOutSet:
         """Return what scores a run's models as the run says, the training's last objective reading their answers."""
-        return cls(
-            task,
-            model,
-            images,
-            sharing,
-            score=score_name(task, run),
-            objective=method.objective(run.rounds, run.rounds),
-            seed=probe_seed(run),
-        )
+        objective = method.objective(run.rounds, run.rounds)
+        return cls(task, model, images, sharing, score_name(task, run), objective, probe_seed(run))
 
     def score(self, file: Path, shown_as: str) -> float | None:
         """Return the score in [0, 1] of a model file on the held-out images; None where there are none.
@@ -96,7 +80,7 @@ class HeldOutSet:
         Raises:
             RejectedError: the file does not hold exactly the run's tensors, all finite, or a variance is negative.
         """
-        load_checked(self._model, self._sharing.shared, file, shown_as)
+        load_checked(self.model, self.sharing.shared, file, shown_as)
         return self.score_as_it_is()
 
     def limit(self, aggregate: Path, tolerance: BelowLast) -> float:
@@ -118,16 +102,16 @@ class HeldOutSet:
         """
         if self.images is None:
             return None
-        if not self._sharing.has_whole_model:
-            return probe_score(self._task, self._model, self.images, self._seed)
-        if self._task.labels_pixels:
+        if not self.sharing.has_whole_model:
+            return probe_score(self.task, self.model, self.images, self.seed)
+        if self.task.labels_pixels:
             return self._score_of_pixels(self.images)
-        return evaluate(self._task, self._model, self.images.samples, self._objective).scores[self._score].value or 0.0
+        return evaluate(self.task, self.model, self.images.samples, self.objective).scores[self.scored_by].value or 0.0
 
     def _score_of_pixels(self, images: Collection) -> float:
         """Return each image's score, and the mean over images."""
         found: list[float] = []
-        for _, logits, targets in answers(self._task, self._model, images.samples):
+        for _, logits, targets in answers(self.task, self.model, images.samples):
             for of_image, mask in zip(by_target(tame(logits), targets), targets, strict=True):
                 counts = mask != IGNORED  # (H, W)
                 found.append(self._of_pixels(of_image[counts].double(), mask[counts], len(images.classes)))
@@ -135,8 +119,8 @@ class HeldOutSet:
 
     def _of_pixels(self, logits: Tensor, targets: Tensor, classes: int) -> float:
         """Return one image's score, by (P, K) logits and (P,) targets."""
-        predicted, truth = self._objective.probabilities(logits).argmax(dim=1).numpy(), targets.numpy()
-        return accuracy(predicted, truth) if self._score == ACCURACY else macro_dice(predicted, truth, classes)
+        predicted, truth = self.objective.probabilities(logits).argmax(dim=1).numpy(), targets.numpy()
+        return accuracy(predicted, truth) if self.scored_by == ACCURACY else macro_dice(predicted, truth, classes)
 
 
 def load_checked(model: nn.Module, tensors: TensorList, file: Path, shown_as: str) -> None:

@@ -35,7 +35,7 @@ from shared.learning.run_checks import check_together
 from site_client.configuration import configuration_in_force
 from site_client.doctor import examine
 from site_client.offer import describe
-from site_client.store import runs_with_start, start_path
+from site_client.store import runs_with, start_path
 from studies.simulation import run_rounds
 from tests.audit.replaying import not_same, replayed
 from tests.federation.in_process import FederationInProcess
@@ -154,7 +154,7 @@ def test_a_site_without_the_file_is_told_which_and_agrees_once_it_is_there(feder
 def test_only_the_newest_run_s_beginning_stays_at_a_site(federation: FederationInProcess) -> None:
     for site in SITES:
         work = federation.site(site)
-        assert runs_with_start(work) == [LATER]
+        assert runs_with(work, "start") == [LATER]
         assert start_path(work, LATER).read_bytes() == RunStore(federation.aggregator, LATER).start.read_bytes()
 
 

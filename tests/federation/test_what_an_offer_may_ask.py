@@ -29,7 +29,7 @@ from site_client.division import BUDGET, DIVISION, Agreed, Budget, Division, Spe
 from site_client.offer import describe
 from site_client.overview import what_it_waits_for
 from site_client.rotation import read_ledger
-from site_client.store import Decision, decision, noise_path, runs_with_noise, write_decision
+from site_client.store import Decision, decision, noise_path, runs_with, write_decision
 from tests.federation.hospital import Hospital
 from tests.federation.running import TASK, run_configuration, write_data
 
@@ -347,9 +347,9 @@ def test_private_runs_spend_one_budget_and_what_an_aborted_run_never_took_is_giv
     hospital.set_policy(USUAL.model_copy(update={"total_epsilon": 1.3}))
     aborted, first, second = (asked(**PRIVATE) for _ in range(3))
     assert consent(hospital, aborted).agrees
-    assert runs_with_noise(hospital.work) == [aborted.run]
+    assert runs_with(hospital.work, "noise") == [aborted.run]
     assert consent(hospital, first).agrees  # the one before it is aborted now
-    assert runs_with_noise(hospital.work) == [first.run]
+    assert runs_with(hospital.work, "noise") == [first.run]
     answer_once(hospital, first)
     declined = consent(hospital, second)
     assert not declined.agrees
@@ -609,7 +609,7 @@ def test_a_site_that_restores_its_newest_backup_answers_no_private_run_again_who
     remove_what_it_said(hospital, run)
     for _ in range(2):
         assert_stuck(hospital, f"{run.run} was agreed to before.*so decline it")
-    assert not runs_with_noise(hospital.work)
+    assert not runs_with(hospital.work, "noise")
     assert (hospital.work / BUDGET).read_bytes() == backup[BUDGET]
     assert CliRunner().invoke(main, ["decline", run.run, "--work", str(hospital.work)]).exit_code == 0
     hospital.live()
@@ -629,7 +629,7 @@ def test_a_site_that_restores_an_older_backup_joins_a_private_run_only_once_a_pe
     remove_what_it_said(hospital, run)
     for _ in range(2):
         assert_stuck(hospital, f"{run.run} is private, and this site lost its disk")
-    assert not runs_with_noise(hospital.work)
+    assert not runs_with(hospital.work, "noise")
     assert CliRunner().invoke(main, ["accept-division", "--work", str(hospital.work), "--yes"]).exit_code == 0
     hospital.live()
     assert hospital.is_published(MessageRef("consent", run.run))
@@ -652,7 +652,7 @@ def test_what_the_budget_knows_of_a_run_is_not_overwritten_when_the_run_is_offer
     write_file(hospital.work / BUDGET, kept, private=True)
     hospital.offer(run)
     assert_stuck(hospital, f"{run.run} was agreed to before")
-    assert not runs_with_noise(hospital.work)
+    assert not runs_with(hospital.work, "noise")
     assert Budget.model_validate_json((hospital.work / BUDGET).read_bytes()).runs[run.run] == before
 
 
@@ -666,7 +666,7 @@ def test_a_yes_that_was_cut_off_before_it_was_signed_is_given_at_the_next_start(
             patched.setattr(seam, _lose_power)
             with pytest.raises(DiskLostError):
                 hospital.live()
-        assert runs_with_noise(hospital.work) == [run.run]
+        assert runs_with(hospital.work, "noise") == [run.run]
     secret = noise_path(hospital.work, run.run).read_bytes()
     hospital.live()
     assert hospital.is_published(MessageRef("consent", run.run))

@@ -469,7 +469,7 @@ def test_everything_that_reads_answers_reads_these(task_name, name, data, tmp_pa
     assert 0 < youden_threshold(found.uncertainty, found.wrong).theta <= 1
     save_tensors(network, listed.shared, tmp_path / "sent.safetensors")
     score = task.tolerance_scores[0]
-    held_out = HeldOutSet(task, network, images, listed, score=score, objective=objective, seed=1)
+    held_out = HeldOutSet(task, network, images, listed, score, objective, seed=1)
     assert 0 <= held_out.score(tmp_path / "sent.safetensors", "sent") <= 1
 
     measure_statistics(task, network, images.samples)  # the probe did, of its own

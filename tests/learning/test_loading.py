@@ -24,6 +24,7 @@ from shared.errors import ActionRequiredError, DataError, Stopped
 from shared.learning.compute import EXACT, Computing, prepare_compute, require_computing
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import GradedImage
+from shared.learning.data.images import SegmentedImage
 from shared.learning.loading import prepared
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
@@ -34,7 +35,6 @@ from shared.learning.tasks.dr_staging.task import DrStaging
 from shared.learning.tasks.dr_staging.terms import DrOptions
 from shared.learning.tasks.octa_segmentation.task import OctaSegmentation
 from shared.learning.tasks.octa_segmentation.terms import OctaOptions
-from shared.learning.tasks.segmentation.task import SegmentedImage
 from shared.learning.training import Epoch, evaluate, train_epoch
 from site_client.configuration import MOST_WORKERS_UNASKED, SiteConfiguration, computing_of
 from tests import SOME_KEY

@@ -15,6 +15,7 @@ from torch import nn
 from shared.errors import ConfigurationError, DataError, Stopped
 from shared.exchange.records.run import Privacy
 from shared.learning.data.augmentation import Augmentation, Crops, crop
+from shared.learning.data.images import SegmentedImage
 from shared.learning.data.splits import SplitPlan
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
@@ -26,7 +27,6 @@ from shared.learning.tasks import TASK_NAMES, task_named
 from shared.learning.tasks.contract import open_anew
 from shared.learning.tasks.octa_segmentation.task import OctaSegmentation
 from shared.learning.tasks.octa_segmentation.terms import OctaOptions
-from shared.learning.tasks.segmentation.task import SegmentedImage
 from shared.learning.training import Epoch, measure_statistics, plan_batches, view_of
 from shared.learning.training import evaluate as evaluate_with
 from shared.learning.training import train_epoch as train_with

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from shared.learning.data.graded_images import GradedImage
+from shared.learning.data.images import SegmentedImage
 from shared.learning.probe import probe_score
 from shared.learning.tasks import task_named
 from shared.learning.tasks.contract import Collection
-from shared.learning.tasks.segmentation.task import SegmentedImage
 
 GRADING, SEGMENTING = task_named("dr_staging"), task_named("octa_segmentation")
 

@@ -22,6 +22,7 @@ from shared.exchange.tables import read_metrics
 from shared.exchange.trust import open_yaml
 from shared.learning.compute import EXACT
 from shared.learning.data.graded_images import GradedImage
+from shared.learning.data.images import SegmentedImage
 from shared.learning.losses import dirichlet, evidence
 from shared.learning.methods import open_method
 from shared.learning.model_files import load_tensors, save_tensors
@@ -36,7 +37,6 @@ from shared.learning.reliability import (
 from shared.learning.seeds import seed_for
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
-from shared.learning.tasks.segmentation.task import SegmentedImage
 from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
 from site_client.disclosure import reliability

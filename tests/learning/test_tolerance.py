@@ -70,7 +70,7 @@ def held_out(folder: Path, score: str, method_name: str = "mean") -> tuple[HeldO
     listed, objective = sharing(TASK, method, network), method.objective(1, 1)
     images = TASK.open_images(folder, options)
     save_tensors(network, listed.shared, path := folder.parent / f"{method_name}.safetensors")
-    return HeldOutSet(TASK, network, images, listed, score=score, objective=objective, seed=1), network, path
+    return HeldOutSet(TASK, network, images, listed, score, objective, seed=1), network, path
 
 
 def test_the_papers_accuracy_is_that_of_the_tables(folder: Path) -> None:

@@ -19,6 +19,7 @@ from torch.distributed import FileStore, get_rank
 from shared.learning.compute import EXACT, Computing
 from shared.learning.data.augmentation import Augmentation
 from shared.learning.data.graded_images import GradedImage
+from shared.learning.data.images import SegmentedImage
 from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local, Method
 from shared.learning.methods.terms import MethodOptions
@@ -28,7 +29,6 @@ from shared.learning.objectives import CrossEntropy
 from shared.learning.processes import joined
 from shared.learning.reliability import measure_uncertainty
 from shared.learning.tasks import task_named
-from shared.learning.tasks.segmentation.task import SegmentedImage
 from shared.learning.training import Epoch, evaluate, train_epoch
 
 PIXELS, GRADES = task_named("octa_segmentation"), task_named("dr_staging")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shared.errors import DataError
+from shared.errors import DataError, added_to, all_told
 from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.dicom import read_any_levels
 from shared.learning.data.images import EXTENSIONS, files_by_stem, formats_of, not_hidden, short_name
@@ -77,16 +77,12 @@ def read_graded(root: Path, side: int) -> GradedFolder:
         DataError: names every file, folder and line that is missing, wrong or unreadable.
         DropfedError: there are DICOM files, and pydicom is not installed.
     """
-    problems: list[str] = []
-    files, grade_of, grades = _list_graded(root, problems)
     images: list[GradedImage] = []
-    for stem in sorted(files.keys() & grade_of.keys()):
-        try:
-            images.append(GradedImage(stem, read_colour(files[stem], side), grade_of[stem]))
-        except DataError as error:
-            problems += error.problems
-    if problems:
-        raise DataError(problems)
+    with all_told() as problems:
+        files, grade_of, grades = _list_graded(root, problems)
+        for stem in sorted(files.keys() & grade_of.keys()):
+            with added_to(problems):
+                images.append(GradedImage(stem, read_colour(files[stem], side), grade_of[stem]))
     return GradedFolder(tuple(images), grades)
 
 
@@ -96,10 +92,8 @@ def graded_units(root: Path) -> list[Unit]:
     Raises:
         DataError: names every file, folder and line that is missing or wrong.
     """
-    problems: list[str] = []
-    files, grade_of, _ = _list_graded(root, problems)
-    if problems:
-        raise DataError(problems)
+    with all_told() as problems:
+        files, grade_of, _ = _list_graded(root, problems)
     return [Unit(stem, (hashed(files[stem]),), str(grade), kind=str(grade)) for stem, grade in grade_of.items()]
 
 

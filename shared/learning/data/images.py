@@ -20,7 +20,7 @@ from PIL import ExifTags, Image, ImageOps
 from PIL.ImageFile import ImageFile
 
 from shared.desktop import is_left_by_desktop
-from shared.errors import DataError
+from shared.errors import DataError, added_to, all_told
 from shared.escaping import escape
 from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.units import Listed, Unit, hashed
@@ -59,11 +59,11 @@ def colour_of(levels: NDArray[np.uint8] | NDArray[np.uint16], highest: int) -> N
 
 
 @dataclass(frozen=True)
-class ImagePair:
+class SegmentedImage:
     """One image and its mask.
 
     Args:
-        id: the stem that both files share.
+        id: the stem that both files share, unique within their folder.
         image: (H, W), or (H, W, 3) in colour, float32 in [0, 1].
         mask: (H, W) uint8, the class of each pixel.
     """
@@ -75,7 +75,7 @@ class ImagePair:
 
 def read_pairs(
     root: Path, classes: int, longer_side: int | None = None, of_levels: OfLevels = grey_of
-) -> list[ImagePair]:
+) -> list[SegmentedImage]:
     """Read every image of a folder with its mask, sorted by stem.
 
     Args:
@@ -87,15 +87,11 @@ def read_pairs(
     Raises:
         DataError: names every file that is missing, unreadable, too small or of another size than its partner.
     """
-    problems: list[str] = []
-    pairs: list[ImagePair] = []
-    for stem, (image, mask) in _list_pairs(root, problems).items():
-        try:
-            pairs.append(_read_pair(stem, image, mask, classes, longer_side, of_levels=of_levels))
-        except DataError as error:
-            problems += error.problems
-    if problems:
-        raise DataError(problems)
+    pairs: list[SegmentedImage] = []
+    with all_told() as problems:
+        for stem, (image, mask) in _list_pairs(root, problems).items():
+            with added_to(problems):
+                pairs.append(_read_pair(stem, image, mask, classes, longer_side, of_levels=of_levels))
     return pairs
 
 
@@ -105,10 +101,8 @@ def pair_units(root: Path) -> list[Unit]:
     Raises:
         DataError: names every file that is missing or cannot be read.
     """
-    problems: list[str] = []
-    pairs = _list_pairs(root, problems)
-    if problems:
-        raise DataError(problems)
+    with all_told() as problems:
+        pairs = _list_pairs(root, problems)
     return [Unit(stem, (hashed(image),), hashed(mask)) for stem, (image, mask) in pairs.items()]
 
 
@@ -118,10 +112,8 @@ def pair_files(root: Path) -> list[Listed]:
     Raises:
         DataError: names every file that is missing.
     """
-    problems: list[str] = []
-    pairs = _list_pairs(root, problems)
-    if problems:
-        raise DataError(problems)
+    with all_told() as problems:
+        pairs = _list_pairs(root, problems)
     return [Listed(stem, {"images": image, "masks": mask}) for stem, (image, mask) in pairs.items()]
 
 
@@ -434,12 +426,10 @@ def list_images(path: Path, extensions: Sequence[str] = EXTENSIONS) -> list[Path
         raise DataError([_call_it_dicom(path)])
     if not path.is_dir():
         raise DataError([f"{path}: is neither a {formats_of(extensions)} file nor a folder of them; name one."])
-    problems: list[str] = []
-    files = files_by_stem(path, problems, extensions)
-    if not files and not problems:
-        problems.append(f"{path}: has no image in it; put {formats_of(extensions)} files there.")
-    if problems:
-        raise DataError(problems)
+    with all_told() as problems:
+        files = files_by_stem(path, problems, extensions)
+        if not files and not problems:
+            problems.append(f"{path}: has no image in it; put {formats_of(extensions)} files there.")
     return list(files.values())
 
 
@@ -599,20 +589,12 @@ def _some(paths: Sequence[Path]) -> str:
 
 def _read_pair(
     stem: str, image_path: Path, mask_path: Path, classes: int, longer_side: int | None, *, of_levels: OfLevels
-) -> ImagePair:
-    problems: list[str] = []
-    image: NDArray[np.float32] | None = None
-    mask: NDArray[np.uint8] | None = None
-    try:
-        image = of_levels(*read_levels(image_path))
-    except DataError as error:
-        problems += error.problems
-    try:
-        mask = read_mask(mask_path, classes)
-    except DataError as error:
-        problems += error.problems
-    if image is None or mask is None:
-        raise DataError(problems)
+) -> SegmentedImage:
+    with all_told() as problems:
+        with added_to(problems):
+            image = of_levels(*read_levels(image_path))
+        with added_to(problems):
+            mask = read_mask(mask_path, classes)
     if image.shape[:2] != mask.shape:
         is_turned = image.shape[:2] == mask.shape[::-1]
         remedy = "save both alike" + (", turned as viewers show the image" if is_turned else "")
@@ -623,7 +605,7 @@ def _read_pair(
     if min(mask.shape) < SMALLEST_SIDE:
         used = "is" if longer_side is None else f"scaled to {longer_side} is"
         raise DataError([f"{short_name(image_path)}: {used} {_size(image)} pixels; each side needs {SMALLEST_SIDE}."])
-    return ImagePair(stem, image, mask)
+    return SegmentedImage(stem, image, mask)
 
 
 def _size(image: NDArray[np.float32] | NDArray[np.uint8]) -> str:

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shared.errors import DataError
+from shared.errors import DataError, added_to, all_told
 from shared.escaping import escape
 from shared.learning.data import MOST_LABELS
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, LABELS_FILE, GradedImage, read_colour
 from shared.learning.data.images import brightest, files_by_stem, formats_of, misnamed, not_hidden
-from shared.learning.data.tables import named_rows, read_table
+from shared.learning.data.tables import named_rows, read_table, wrong_columns
 from shared.learning.data.units import Listed, Unit, hashed
 from shared.plurals import pluralize
 
@@ -46,18 +46,14 @@ def read_labelled(
     Raises:
         DataError: names every file, folder and line that is missing, wrong or unreadable.
     """
-    problems: list[str] = []
-    files, label_of = _list_labelled(root, classes, extensions, problems)
-    images = []
-    for name in sorted(files.keys() & label_of.keys()):
-        try:
-            images.append(GradedImage(name, read(files[name]), classes.index(label_of[name])))
-        except DataError as error:
-            problems += error.problems
-    if not images and not problems:
-        problems.append(f"{root.name}: has no image in it; put {formats_of(extensions)} files there.")
-    if problems:
-        raise DataError(problems)
+    images: list[GradedImage] = []
+    with all_told() as problems:
+        files, label_of = _list_labelled(root, classes, extensions, problems)
+        for name in sorted(files.keys() & label_of.keys()):
+            with added_to(problems):
+                images.append(GradedImage(name, read(files[name]), classes.index(label_of[name])))
+        if not images and not problems:
+            problems.append(f"{root.name}: has no image in it; put {formats_of(extensions)} files there.")
     return images
 
 
@@ -141,11 +137,8 @@ _Listed = tuple[dict[str, Path], dict[str, str]]
 
 def _require_labelled(root: Path, classes: Sequence[str] | None, extensions: Sequence[str]) -> _Listed:
     """Return the files and the labels by id, or raise one error about all that is missing or wrong."""
-    problems: list[str] = []
-    listed = _list_labelled(root, classes, extensions, problems)
-    if problems:
-        raise DataError(problems)
-    return listed
+    with all_told() as problems:
+        return _list_labelled(root, classes, extensions, problems)
 
 
 def _list_labelled(
@@ -182,8 +175,7 @@ def labels_of(
     """
     columns, rows = read_table(root / LABELS_FILE, problems)
     if sorted(columns) != ["id", "label"]:
-        found = ", ".join(escape(str(column)) for column in columns) or "none"
-        raise DataError([f"{LABELS_FILE}: the columns must be id and label, with commas between; found: {found}."])
+        raise wrong_columns(LABELS_FILE, "id and label, with commas between", columns)
     label_of: dict[str, str] = {}
     for name, (line, cells) in named_rows(LABELS_FILE, rows, files, "the image ", problems):
         label = cells["label"]

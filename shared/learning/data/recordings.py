@@ -13,10 +13,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from shared.errors import DataError
+from shared.errors import added_to, all_told
 from shared.escaping import escape
 from shared.learning.data.images import list_images
-from shared.learning.data.tables import path_within, read_table
+from shared.learning.data.tables import path_within, read_table, wrong_columns
 from shared.learning.data.units import Unit, hashed
 from shared.service import alive
 
@@ -62,15 +62,11 @@ def read_recordings(root: Path, labels: Sequence[str], cut: Cut) -> list[Recordi
     Raises:
         DataError: names every line that is wrong and every file that is missing or unreadable.
     """
-    problems: list[str] = []
     recordings = []
-    for line, listed in list_recordings(root, labels, problems):
-        try:
-            recordings.append(Recording(listed, _excerpts(listed.file, cut)))
-        except DataError as error:
-            problems += [f"{RECORDINGS_FILE}, line {line}: {problem}" for problem in error.problems]
-    if problems:
-        raise DataError(problems)
+    with all_told() as problems:
+        for line, listed in list_recordings(root, labels, problems):
+            with added_to(problems, f"{RECORDINGS_FILE}, line {line}: "):
+                recordings.append(Recording(listed, _excerpts(listed.file, cut)))
     return sorted(recordings, key=lambda recording: recording.listed.id)
 
 
@@ -80,10 +76,8 @@ def recording_units(root: Path) -> list[Unit]:
     Raises:
         DataError: names every line that is wrong and every file that is missing.
     """
-    problems: list[str] = []
-    listed = list_recordings(root, None, problems)
-    if problems:
-        raise DataError(problems)
+    with all_told() as problems:
+        listed = list_recordings(root, None, problems)
     return [Unit(each.id, (hashed(each.file),), each.label, kind=each.label, group=each.group) for _, each in listed]
 
 
@@ -97,15 +91,11 @@ def read_unlisted(path: Path, extension: str, cut: Cut) -> dict[str, Sequence[ND
     Raises:
         DataError: names every file that is none, or unreadable.
     """
-    problems: list[str] = []
     found: dict[str, Sequence[NDArray[Any]]] = {}
-    for file in list_images(path, (extension,)):
-        try:
-            found[file.stem] = _excerpts(file, cut)
-        except DataError as error:
-            problems += error.problems
-    if problems:
-        raise DataError(problems)
+    with all_told() as problems:
+        for file in list_images(path, (extension,)):
+            with added_to(problems):
+                found[file.stem] = _excerpts(file, cut)
     return found
 
 
@@ -121,10 +111,7 @@ def list_recordings(root: Path, labels: Sequence[str] | None, problems: list[str
     """
     columns, rows = read_table(root / RECORDINGS_FILE, problems)
     if sorted(set(columns) - {_GROUP}) != sorted(_COLUMNS) or len(set(columns)) < len(columns):
-        found = ", ".join(escape(str(column)) for column in columns) or "none"
-        raise DataError(
-            [f"{RECORDINGS_FILE}: the columns must be {', '.join(_COLUMNS)}, and {_GROUP} if wanted; found: {found}."]
-        )
+        raise wrong_columns(RECORDINGS_FILE, f"{', '.join(_COLUMNS)}, and {_GROUP} if wanted", columns)
     listed: list[tuple[int, Listed]] = []
     ids: set[str] = set()
     files: set[Path] = set()

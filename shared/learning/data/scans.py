@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shared.errors import DataError
+from shared.errors import added_to, all_told
 from shared.escaping import escape
 from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.images import read_image, short_name
-from shared.learning.data.tables import path_within, read_table
+from shared.learning.data.tables import path_within, read_table, wrong_columns
 from shared.learning.data.units import Unit, hashed
 
 SCANS_FILE = "scans.csv"
@@ -56,17 +56,13 @@ def read_scans(root: Path, severities: Sequence[str], referable_from: int, side:
     Raises:
         DataError: names every line that is wrong and every file that is missing or unreadable.
     """
-    problems: list[str] = []
     scans = []
-    for line, listed in _listed(root, severities, problems).items():
-        severity = _severity(listed.severity, severities)
-        try:
-            image = _read(f"{SCANS_FILE}, line {line}", listed.pictures, side)
-            scans.append(Scan(listed.id, image, int(severity >= referable_from), severity))
-        except DataError as error:
-            problems += error.problems
-    if problems:
-        raise DataError(problems)
+    with all_told() as problems:
+        for line, listed in _listed(root, severities, problems).items():
+            severity = _severity(listed.severity, severities)
+            with added_to(problems, f"{SCANS_FILE}, line {line}: "):
+                image = _read(listed.pictures, side)
+                scans.append(Scan(listed.id, image, int(severity >= referable_from), severity))
     return sorted(scans, key=lambda scan: scan.id)
 
 
@@ -76,10 +72,8 @@ def scan_units(root: Path) -> list[Unit]:
     Raises:
         DataError: names every line that is wrong and every file that is missing.
     """
-    problems: list[str] = []
-    listed = _listed(root, None, problems)
-    if problems:
-        raise DataError(problems)
+    with all_told() as problems:
+        listed = _listed(root, None, problems)
     return [
         Unit(each.id, tuple(map(hashed, each.pictures)), each.severity, kind=each.severity) for each in listed.values()
     ]
@@ -119,8 +113,7 @@ def _listed(root: Path, severities: Sequence[str] | None, problems: list[str]) -
     """
     columns, rows = read_table(root / SCANS_FILE, problems)
     if sorted(columns) != sorted(_COLUMNS):
-        found = ", ".join(str(column) for column in columns) or "none"
-        raise DataError([f"{SCANS_FILE}: the columns must be {', '.join(_COLUMNS)}; found: {escape(found)}."])
+        raise wrong_columns(SCANS_FILE, ", ".join(_COLUMNS), columns)
     listed: dict[int, _Listed] = {}
     ids: set[str] = set()
     for line, cells in rows:
@@ -146,20 +139,14 @@ def _listed(root: Path, severities: Sequence[str] | None, problems: list[str]) -
     return listed
 
 
-def _read(where: str, paths: Sequence[Path], side: int) -> NDArray[np.uint8]:
-    problems: list[str] = []
+def _read(paths: Sequence[Path], side: int) -> NDArray[np.uint8]:
     pictures = []
-    for path in paths:
-        try:
-            picture = read_image(path)
-        except DataError as error:
-            problems += [f"{where}: {problem}" for problem in error.problems]
-            continue
-        if min(picture.shape) < SMALLEST_SIDE:
-            problems.append(f"{where}: {short_name(path)} is too small; each side needs {SMALLEST_SIDE} pixels.")
-        pictures.append(picture)
-    if problems:
-        raise DataError(problems)
+    with all_told() as problems:
+        for path in paths:
+            with added_to(problems):
+                pictures.append(picture := read_image(path))
+                if min(picture.shape) < SMALLEST_SIDE:
+                    problems.append(f"{short_name(path)} is too small; each side needs {SMALLEST_SIDE} pixels.")
     return three_channels(pictures, side)
 
 

@@ -18,7 +18,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.errors import DataError
-from shared.learning.data.tables import named_rows, read_table
+from shared.learning.data.tables import named_rows, read_table, wrong_columns
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
@@ -115,8 +115,7 @@ def read_split_file(path: Path, ids: Sequence[str]) -> SplitFile:
     columns, rows = read_table(path, problems)
     unknown = set(columns) - {"id", "split", "group"}
     if "id" not in columns or len(columns) < 2 or unknown or len(set(columns)) < len(columns):
-        found = ", ".join(str(column) for column in columns) or "none"
-        raise DataError([f"{path.name}: the columns must be id and one or both of split and group; found: {found}."])
+        raise wrong_columns(path.name, "id and one or both of split and group", columns)
 
     split: dict[str, SplitName] = {}
     group: dict[str, str] = {}

@@ -77,6 +77,12 @@ def read_table(path: Path, problems: list[str]) -> tuple[Sequence[str], list[Row
     return columns, rows
 
 
+def wrong_columns(file: str, right: str, columns: Sequence[str]) -> DataError:
+    """Return the error for a table with other columns than the right ones."""
+    found = ", ".join(str(column) for column in columns) or "none"
+    return DataError([f"{file}: the columns must be {right}; found: {found}."])
+
+
 def named_rows(
     file: str, rows: Iterable[Row], names: Collection[str], kind: str, problems: list[str]
 ) -> list[tuple[str, Row]]:

@@ -108,13 +108,14 @@ def published_weights(task_options: Mapping[str, Any]) -> WeightsFile:
     return check_record(said if isinstance(said, dict) else {}, WeightsFile, "task_options: weights")
 
 
-def _which(value: Any) -> str:
+def words_or_block(value: Any) -> str:
+    """Return by which of its two forms a setting is checked: one of a few words, or settings of its own."""
     return "[words]" if isinstance(value, str) else "[block]"
 
 
 Weights = Annotated[
     Annotated[Literal["imagenet", "random"], Tag("[words]")] | Annotated[WeightsFile, Tag("[block]")],
-    Discriminator(_which),
+    Discriminator(words_or_block),
 ]
 
 
@@ -143,7 +144,8 @@ class WithLowRank(_Choice):
 
 
 Train = Annotated[
-    Annotated[Literal["all", "head"], Tag("[words]")] | Annotated[WithLowRank, Tag("[block]")], Discriminator(_which)
+    Annotated[Literal["all", "head"], Tag("[words]")] | Annotated[WithLowRank, Tag("[block]")],
+    Discriminator(words_or_block),
 ]
 """What learns: the whole network; the head alone, on a frozen encoder; or the head and low-rank updates."""
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from shared.learning.data import MOST_LABELS
-from shared.learning.models.options import EncoderName, Train
+from shared.learning.models.options import EncoderName, Train, words_or_block
 from shared.learning.tasks.terms import FLIPPED_AND_TURNED, FrozenOptions, Labels, Terms
-
-
-def _which(labels: Any) -> str:
-    return "[words]" if isinstance(labels, str) else "[block]"
-
 
 LabelsOrOwn = Annotated[
     Annotated[Labels, Field(min_length=2, max_length=MOST_LABELS), Tag("[block]")]
     | Annotated[Literal["own"], Tag("[words]")],
-    Discriminator(_which),
+    Discriminator(words_or_block),
 ]
 
 

@@ -8,19 +8,18 @@ second. With an evidential objective each pixel's logits become its evidence, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shared.learning.data.augmentation import Augmentation, Crops, augment, crop
 from shared.learning.data.dicom import read_any_levels
 from shared.learning.data.graded_images import GRADED_EXTENSIONS
 from shared.learning.data.images import (
+    SegmentedImage,
     colour_of,
     grey_of,
     list_images,
@@ -46,21 +45,6 @@ _SEEN = {1: grey_of, 3: colour_of}  # what of a file, by the number of channels
 _USUAL_SIDE = 512  # in pixels, of images that are taken as they are
 
 OptionsT = TypeVar("OptionsT", bound=PixelOptions)
-
-
-@dataclass(frozen=True)
-class SegmentedImage:
-    """One image and its mask.
-
-    Args:
-        id: the file's stem, unique within its folder.
-        image: (H, W), or (H, W, 3) in colour, float32 in [0, 1].
-        mask: (H, W) uint8, the class of each pixel.
-    """
-
-    id: str
-    image: NDArray[np.float32]
-    mask: NDArray[np.uint8]
 
 
 class OfPixels(Generic[OptionsT]):
@@ -101,7 +85,7 @@ class OfPixels(Generic[OptionsT]):
 
     def open_images(self, root: Path, options: OptionsT) -> Collection[SegmentedImage]:
         pairs = read_pairs(root, len(options.class_names), options.image_size, _SEEN[options.channels])
-        return Collection([SegmentedImage(pair.id, pair.image, pair.mask) for pair in pairs], options.class_names)
+        return Collection(pairs, options.class_names)
 
     def open_unlabelled(self, path: Path, options: OptionsT) -> list[SegmentedImage]:
         samples = []
