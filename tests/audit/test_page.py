@@ -250,6 +250,21 @@ def test_findings_stand_at_its_top(played: Played, tmp_path: Path) -> None:
     assert "what follows is not proven" in page
 
 
+def test_every_row_has_a_name_and_as_many_cells_as_its_table_has_columns(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    private = {"max_grad_norm": 1.0, "delta": 0.001, "target_epsilon": 4.0, "noise_multiplier": None}
+    run.offer_and_consent(rounds=1, privacy=private, sites=["north", "south"])
+    run.round(1, trains=True)
+    (run.drop / MessageRef("update", RUN, 1).path / names.METRICS).write_bytes(b"names of patients")
+    _, page = page_of(run.drop, tmp_path / "page.html")
+    assert "nothing of it is in the folders given" in page and "1 finding" in page
+    for table in re.findall(r"<table>.*?</table>", page, re.DOTALL):
+        rows = re.findall(r"<tr>.*?</tr>", table, re.DOTALL)
+        spans = [sum(int(span) - 1 for span in re.findall(r'colspan="(\d+)"', row)) for row in rows]
+        assert len({row.count("</td>") + row.count("</th>") + more for row, more in zip(rows, spans, strict=True)}) == 1
+        assert all(row.startswith('<tr><th scope="') for row in rows), table
+
+
 def test_a_folder_that_does_not_say_whose_it_is_keeps_its_findings_beside_the_hospital_of_its_name(
     played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
