@@ -68,8 +68,11 @@ class Browser:
     def resize(self, width: int, height: int) -> None:
         """Have the page's own area be of this size, in CSS pixels."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        command = {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics}
-        self._ask("POST", "goog/cdp/execute", command)
+        self._emulate("setDeviceMetricsOverride", metrics)
+
+    def print(self) -> None:
+        """Show pages as they come to be on paper."""
+        self._emulate("setEmulatedMedia", {"media": "print"})
 
     def complaints(self) -> list[str]:
         """What the browser's console has said since it was last asked."""
@@ -88,6 +91,9 @@ class Browser:
     def picture(self, path: Path) -> None:
         """Keep what the window shows as PNG."""
         path.write_bytes(base64.b64decode(self._ask("GET", "screenshot")))
+
+    def _emulate(self, what: str, parameters: dict[str, Any]) -> None:
+        self._ask("POST", "goog/cdp/execute", {"cmd": f"Emulation.{what}", "params": parameters})
 
     def _ask(self, method: str, what: str, body: object = None) -> Any:
         answer = requests.request(method, f"{self._session}/{what}", json=body, timeout=ANSWER_WITHIN_S)
