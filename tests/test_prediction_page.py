@@ -29,7 +29,7 @@ from tests.browser import chromium
 from tests.learning.exports import DISEASES, VESSELS, write_export, write_kept
 from tests.learning.small_sites import LABELS, SIGNALS, write_labelled_vessels, write_small
 
-RIGHT, LEFT, HOME, END = "\ue014", "\ue012", "\ue011", "\ue010"
+RIGHT, LEFT, END = "\ue014", "\ue012", "\ue010"
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +145,23 @@ def test_time_series_have_no_page(tmp_path: Path) -> None:
 def test_a_person_leafs_through_by_the_arrow_keys(folder: Path, tmp_path: Path) -> None:
     path = folder / "out" / "predictions.html"
     with chromium(tmp_path) as browser:
+        browser.resize(320, 256)  # as a page of 1280 pixels, four times as large
         browser.open(path.as_uri())
+        browser.run("scrollTo(0, document.documentElement.scrollHeight)")
+        browser.press(RIGHT)
+        top = "return document.querySelector('section.image:not([hidden])').getBoundingClientRect().top"
+        assert browser.run(top) > -1
+        browser.press(LEFT)
         shown = []
-        for keys in ("", RIGHT, RIGHT, LEFT, END, RIGHT, HOME):
+        for keys in ("", LEFT, RIGHT, RIGHT, LEFT, END, RIGHT * 3, RIGHT):
             browser.press(keys)
-            shown.append(browser.text("#place"))
             assert browser.run("return document.querySelectorAll('section.image:not([hidden])').length") == 1
-        assert shown == ["1 of 5", "2 of 5", "3 of 5", "2 of 5", "5 of 5", "5 of 5", "1 of 5"]
-        browser.run("document.getElementById('on').click()")
-        assert browser.text("#place") == "2 of 5"
+            shown.append(browser.text("#place"))
+            assert shown[-1].endswith(f": {browser.text('section.image:not([hidden]) h2')}")
+        numbers = [text.partition(" of 5: ")[0] for text in shown]
+        assert numbers == ["1", "1", "2", "3", "2", "2", "5", "5"]  # End goes to the end of the page
+        browser.run("document.getElementById('back').click()")
+        assert browser.text("#place").startswith("4 of 5: ")
         assert [address for address in browser.requested() if not address.startswith("data:")] == [path.as_uri()]
         assert browser.complaints() == []
 

@@ -6,10 +6,11 @@ let at = 0;
 function show(number) {
   at = Math.max(0, Math.min(images.length - 1, number));
   images.forEach((image, index) => { image.hidden = index !== at; });
-  place.textContent = `${at + 1} of ${images.length}`;
+  place.textContent = `${at + 1} of ${images.length}: ${images[at].getAttribute("aria-label")}`;
+  if (images[at].getBoundingClientRect().top < 0) images[at].scrollIntoView();
 }
 
-const steps = { ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
+const steps = { ArrowRight: 1, ArrowLeft: -1 };
 document.addEventListener("keydown", (event) => {
   const step = steps[event.key];
   if (step === undefined || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
