@@ -471,6 +471,27 @@ def test_the_page_says_that_the_run_is_not_there_yet(run: Played, work: Path, br
     assert browser.complaints() == []
 
 
+def test_the_page_stands_still_while_updates_are_paused(store: RunStore, work: Path, browser: Browser) -> None:
+    with serving(work, "127.0.0.1", 0) as url:
+        browser.open(url)
+        browser.wait_for("before round 1 of 2", "#facts")
+        (work / "log.txt").write_text("2026-01-01 00:00:00+00:00 INFO something\n")
+        shown = browser.run("look(); part('pause').click(); return document.body.innerText")
+        assert "Updates are paused." in shown and browser.run("return part('pause').ariaPressed") == "true"
+        browser.wait_until(lambda: not browser.run("return asking"), "the answer to what was asked before")
+        browser.requested()
+        time.sleep(2.5)  # more than from one look to the next
+        browser.run("document.dispatchEvent(new Event('visibilitychange'))")
+        assert (browser.text(), browser.requested()) == (shown, [])
+        browser.run("part('pause').focus()")
+        browser.press(ENTER)
+        browser.wait_for("INFO something", "#lines")
+        assert "Updates are paused." not in browser.text()
+        assert browser.run("return part('pause').ariaPressed") == "false"
+        browser.open("about:blank")
+    assert browser.complaints() == []
+
+
 def test_the_token_is_asked_for_and_kept_by_the_tab(store: RunStore, work: Path, browser: Browser) -> None:
     with serving(work, "0.0.0.0", 0) as url:
         browser.open(url.replace("0.0.0.0", "127.0.0.1"))
@@ -501,12 +522,12 @@ def test_by_keyboard_on_a_phone_and_with_contrast(run: Played, store: RunStore, 
         assert browser.run(SMALLEST_TEXT_PX) >= 10
 
         reached = []
-        for _ in range(12):
+        for _ in range(13):
             browser.press(TAB)
             reached.append(
                 browser.run("const at = document.activeElement; return at.id || at.textContent.trim().slice(0, 40)")
             )
-        for stop in ("To the content", "Sites", "Rounds", "Curves", "Log", "The numbers of dice_mean", "lines"):
+        for stop in ("To the content", "pause", "Sites", "Rounds", "Curves", "Log", "numbers-of-dice_mean", "lines"):
             assert stop in reached, reached
         browser.run("document.querySelector('details[data-name=dice_mean] summary').focus()")
         browser.press(ENTER)
@@ -514,10 +535,15 @@ def test_by_keyboard_on_a_phone_and_with_contrast(run: Played, store: RunStore, 
         answered_round(run, store, 3, 0.9)
         browser.wait_for("0.900", "details[data-name=dice_mean] table")  # still open, and still in focus
         assert browser.run("return document.activeElement.tagName") == "SUMMARY"
+        browser.run("document.querySelector('#runs-body button').focus()")
+        choose(run, store, 1)
+        browser.wait_for("stopped after round 1 of 2", "#runs-body")
+        assert browser.run("return document.activeElement.closest('#runs-body') !== null")
 
         assert browser.run(LOW_CONTRAST) == []
         assert browser.run("return document.getAnimations().length") == 0
         assert browser.run(UNNAMED) == []
+        assert browser.run(MISNAMED) == []
         browser.resize(1200, 900)
         browser.open("about:blank")
     assert browser.complaints() == []
@@ -558,3 +584,9 @@ return [...document.querySelectorAll('a, button, input, progress, summary, table
   .filter((at) => !named(at) || (at.tagName === 'TABLE' && !at.caption)).map((at) => at.outerHTML);
 """
 """What a keyboard or a screen reader comes to, and finds without a name."""
+
+MISNAMED = """
+const name = (at) => at.ariaLabel ?? at.textContent;
+return [...document.querySelectorAll('button')].filter((at) => !name(at).startsWith(at.textContent)).map(name);
+"""
+"""Buttons whose name does not begin with what is to be read on them, by which who speaks to the machine calls them."""

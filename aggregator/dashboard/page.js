@@ -63,7 +63,9 @@ function showIfNew(id, source, make) {
   const text = JSON.stringify(source);
   if (drawn.get(id) === text) return;
   drawn.set(id, text);
+  const focused = document.activeElement.id;
   make(part(id));
+  if (document.activeElement.id !== focused) part(focused)?.focus({ preventScroll: true });
 }
 
 function say(id, text) {
@@ -75,11 +77,12 @@ function say(id, text) {
 // --- asking ---------------------------------------------------------------------------------------------------
 
 async function look() {
-  if (asking) return;
+  if (asking || isPaused()) return;
   asking = true;
   clearTimeout(timer);
   try {
     const answer = await ask("state.json");
+    if (isPaused()) return;
     if (answer.status === 401) {
       askForToken(sessionStorage.getItem(TOKEN) !== null);
       return;
@@ -87,7 +90,7 @@ async function look() {
     if (!answer.ok) throw new Error(String(answer.status));
     show(await answer.json());
   } catch (error) {
-    showCut();
+    if (!isPaused()) showCut();
   } finally {
     asking = false;
     if (part("login").hidden) timer = setTimeout(look, document.hidden ? HIDDEN_EVERY_MS : SHOWN_EVERY_MS);
@@ -124,6 +127,16 @@ part("login").addEventListener("submit", (event) => {
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && part("login").hidden) look();
 });
+
+part("pause").addEventListener("click", () => {
+  part("pause").setAttribute("aria-pressed", String(!isPaused()));
+  say("cut", "");
+  look();
+});
+
+function isPaused() {
+  return part("pause").getAttribute("aria-pressed") === "true";
+}
 
 function showCut() {
   const seen = seenAt === null ? "It was not seen yet." : `What is below was last seen ${dayAndTime(seenAt)}.`;
@@ -168,7 +181,7 @@ function showRuns(target, runs) {
   part("no-runs").hidden = runs.length > 0;
   part("runs-table").hidden = runs.length === 0;
   target.replaceChildren(...runs.map((run) => {
-    const button = element("button", { type: "button", "aria-label": `Report of run ${run.run}` }, "Show");
+    const button = element("button", { type: "button", id: `report-of-${run.run}`, "aria-label": `Show the report of run ${run.run}` }, "Show");
     button.addEventListener("click", () => showReport(run.run));
     return element("tr", {},
       element("th", { scope: "row" }, run.run),
@@ -309,9 +322,7 @@ function drawCurves(curves) {
   const width = Math.max(240, Math.floor(parseFloat(columns)) || 480);
   showIfNew("charts", [width, curves], (target) => {
     const open = new Set([...target.querySelectorAll("details[open]")].map((found) => found.dataset.name));
-    const focused = target.contains(document.activeElement) ? document.activeElement.closest("details")?.dataset.name : undefined;
     target.replaceChildren(...curves.map((curve) => chart(curve, width, open.has(curve.name))));
-    if (focused !== undefined) target.querySelector(`details[data-name="${CSS.escape(focused)}"] summary`)?.focus();
     if (!curves.length) target.append(element("p", { class: "soft" }, "No site has reported a score yet."));
   });
 }
@@ -339,8 +350,8 @@ function chart(curve, width, isOpen) {
       element("th", { scope: "row" }, String(of)),
       ...lines.map((line) => element("td", { class: "number" }, line.values[row] === null ? "–" : line.values[row].toFixed(3)))))));
   const details = element("details", { "data-name": curve.name },
-    element("summary", {}, `The numbers of ${curve.name}`),
-    element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `Table of ${curve.name}` }, table));
+    element("summary", { id: `numbers-of-${curve.name}` }, `The numbers of ${curve.name}`),
+    element("div", { id: `table-of-${curve.name}`, class: "wide", tabindex: "0", role: "region", "aria-label": `Table of ${curve.name}` }, table));
   details.open = isOpen;
   return element("figure", {},
     element("h3", {}, curve.name),
