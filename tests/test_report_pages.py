@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from matplotlib.colors import to_rgb
 from PIL import Image
 
 from aggregator.cli import main
-from aggregator.report.examples import examples, kinds_of
-from aggregator.report.figures import Figure, picture
+from aggregator.report.examples import KINDS, examples, kinds_of
+from aggregator.report.figures import COLOURS, Figure, picture
 from aggregator.report.heldout import PIXELS_PER_IMAGE, Example, measure, open_heldout
 from aggregator.report.heldout_figures import TITLES, heldout_figures
 from aggregator.report.meanings import meanings
@@ -368,6 +369,18 @@ def test_the_dice_of_examples_is_the_mean_over_labels_as_the_score_beside_it(tmp
     assert "other class" in examples(measured).svg.decode()
     two = replace(measured, classes=measured.classes[:2])
     assert "other class" not in examples(two).svg.decode()
+
+
+def light(colour: str) -> float:
+    """Its relative luminance, as WCAG has it."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour)]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def test_every_colour_stands_out_from_white_paper_and_a_missed_pixel_also_in_grey() -> None:
+    assert all((1 + 0.05) / (light(colour) + 0.05) >= 3 for colour in COLOURS)
+    left_out, missed, too_much, _ = map(light, KINDS.values())
+    assert (missed + 0.05) / (left_out + 0.05) >= 3 and (too_much + 0.05) / (missed + 0.05) >= 3
 
 
 def test_a_pixel_of_a_wrong_class_is_not_found() -> None:

@@ -12,15 +12,15 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from aggregator.report.figures import ORANGE, PINK, SKY, SOFT, Figure, picture
+from aggregator.report.figures import PINK, SOFT, Figure, picture
 from aggregator.report.heldout import Example, Measured
 from aggregator.report.tables import Cell, Table
 
 TITLE = "Examples"
-_KINDS = {"rightly left out": "#000000", "missed": ORANGE, "too much": SKY, "found": "#ffffff"}
-"""What a pixel of an answer may be, in the order of their numbers."""
+KINDS = {"rightly left out": "#000000", "missed": "#9B3B00", "too much": "#56B4E9", "found": "#ffffff"}
+"""What a pixel of an answer may be, in the order of their numbers; in grey the first three are apart by 3 to 1."""
 _FOUND = 3
-_OF_SEVERAL = _KINDS | {"other class": PINK}
+_OF_SEVERAL = KINDS | {"other class": PINK}
 """The same where there are several classes besides the background: one may be taken for another."""
 
 
@@ -39,7 +39,7 @@ def examples(measured: Measured) -> Figure:
     said = "; ".join(f"image {each.number}: Dice {each.dice:.3f}" for each in measured.examples)
     alt = f"Image, truth, answer and u side by side. {said}."
     table = Table("examples", "The images shown", ("image", "Dice", "wrong pixels (share)", "mean u"), rows)
-    kinds = _OF_SEVERAL if len(measured.classes) > 2 else _KINDS
+    kinds = _OF_SEVERAL if len(measured.classes) > 2 else KINDS
     svg, png = picture(lambda sheet: _draw(sheet, measured.examples, kinds), 9.2, 0.9 + 1.95 * len(rows))
     return Figure("examples", TITLE, caption, alt, table, svg, png, is_wide=True)
 

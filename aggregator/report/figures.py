@@ -1,8 +1,8 @@
 """How a figure of the report is drawn: the same bytes for the same numbers, for every eye, no 0 for what was not
 reported.
 
-Colours are those of Okabe and Ito, without their yellow, which white paper swallows; a marker and a line's dashes tell
-the same as a colour does.
+Colours are four of Okabe and Ito's, and two for those of theirs that white paper swallows: each stands out by 3 to 1. A
+marker and a line's dashes tell the same as a colour does.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from matplotlib.ticker import MaxNLocator
 from aggregator.report.tables import Missing, Table, is_number, number
 from shared.escaping import escape
 
-BLUE, ORANGE, GREEN, PINK, SAND, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
-COLOURS = (BLUE, ORANGE, GREEN, PINK, SAND, SKY)
+BLUE, ORANGE, GREEN, PINK, BROWN, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#66421F", "#2693FF"
+COLOURS = (BLUE, ORANGE, GREEN, PINK, BROWN, SKY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
 INK, SOFT = "#1b1f24", "#6e7781"

@@ -9,14 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Sheet
 from matplotlib.patches import Patch
 
-from aggregator.report.figures import BLUE, ORANGE, SAND, SOFT, Figure, label, picture
+from aggregator.report.figures import BLUE, BROWN, ORANGE, SOFT, Figure, label, picture
 from aggregator.report.tables import Cell, Table
 from aggregator.run_view import Part, RunView
 from shared.plurals import pluralize
 
 _KINDS = {
     "answering": ("asked to answered", BLUE, ""),
-    "waiting": ("answered to settled: waits for the others and the aggregator", SAND, "///"),
+    "waiting": ("answered to settled: waits for the others and the aggregator", BROWN, "///"),
     "silent": ("asked, no answer", "#b9c0c8", "..."),
     "late": ("asked to settled; its update came after the round had closed", "#8a939e", "ooo"),
     "clocks": ("asked to settled; its clock disagrees with the aggregator's", ORANGE, "xx"),
