@@ -27,6 +27,7 @@ from shared.exchange.tables import (
     Split,
     difference_of,
     error_of,
+    is_error,
     write_metrics,
 )
 from shared.learning.data.splits import block_of
@@ -36,6 +37,9 @@ from shared.learning.reliability import MeasuredUncertainty
 from shared.learning.tasks.contract import Dataset, Evaluation, Sample
 from shared.learning.uncertainty import youden_threshold
 from site_client.configuration import Policy
+
+FEWEST_GROUPS = 3
+"""In each block of a set of which standard errors leave."""
 
 
 def count_text(images: int, policy: Policy) -> str:
@@ -95,6 +99,9 @@ class ScoreTable:
         self._kept_back: dict[Split, frozenset[str]] = {
             split: frozenset() if is_public else withheld(getattr(dataset, split), dataset.blocks) for split in SPLITS
         }
+        self._without_errors = [
+            split for split in SPLITS if not (is_public or may_tell_errors(getattr(dataset, split), dataset, policy))
+        ]
         self._silent = frozenset[Split]({"train"}) if not is_public and (weighs_classes or dataset.repeats) else ()
         self._rows: list[MetricsRow] = []
 
@@ -122,7 +129,7 @@ class ScoreTable:
             for name, score in evaluation.scores.items()
             if name not in losses
         }
-        told = {name: None if name in self._kept_back[split] else value for name, value in scores.items()}
+        told = {name: None if self._is_kept_back(name, split) else value for name, value in scores.items()}
         told |= self._told_classes(evaluation, told)
         told |= {name: self._shown(_cut(score)) for name, score in losses.items()}
         loss = self._shown(_cut(Score(evaluation.loss, evaluation.images)))
@@ -131,6 +138,9 @@ class ScoreTable:
         if micro_batch is not None:
             told[MICRO_BATCH] = float(micro_batch)
         self._rows.append(self._row(epoch, ALONE[split] if alone else split, evaluation.images, loss, told))
+
+    def _is_kept_back(self, name: str, split: Split) -> bool:
+        return name in self._kept_back[split] or (split in self._without_errors and is_error(name))
 
     def _told_classes(self, evaluation: Evaluation, told: Mapping[str, float | None]) -> dict[str, None]:
         """Return the counts of classes to be withheld too: all, where the others are of too few images and would follow
@@ -206,6 +216,19 @@ def withheld(samples: Sequence[Sample], blocks: Mapping[str, int]) -> frozenset[
     differences = {difference_of(mean) for mean in MEANS_OVER_CLASSES}
     of_means = MEANS_OVER_CLASSES | differences
     return OF_CHOSEN | of_means | {error_of(mean) for mean in of_means} | of_torn
+
+
+def may_tell_errors(samples: Sequence[Sample], dataset: Dataset, policy: Policy) -> bool:
+    """Return whether the standard errors of scores over a set are about enough patients or other groups.
+
+    A mean and its error are two equations. Two patients' means follow from them, of a set or of a block by which two
+    sets differ; three do not.
+    """
+    of_block: dict[int | str, set[str]] = defaultdict(set)
+    for sample in samples:
+        of_block[block_of(sample.id, dataset.blocks)].add(dataset.group_of(sample))
+    groups = [len(of_one) for of_one in of_block.values()]
+    return sum(groups) >= policy.minimum_count and min(groups, default=0) >= FEWEST_GROUPS
 
 
 def reliability(found: MeasuredUncertainty, policy: Policy) -> Reliability:

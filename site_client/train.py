@@ -418,8 +418,7 @@ class Trainer:
 
     def _jackknife(self, dataset: Dataset, samples: Sequence[Sample]) -> Jackknife:
         """Return whom to leave out: whole groups, as patients with all their images (protocol 8.3)."""
-        groups = [dataset.groups.get(sample.id, sample.id) for sample in samples]
-        return Jackknife(self.task.selection_score, groups)
+        return Jackknife(self.task.selection_score, [dataset.group_of(sample) for sample in samples])
 
     def _scored(self, this: _Round, network: nn.Module, split: Split) -> Evaluation:
         """Return how a model does before training: with how many images it is over of each class, and of test images

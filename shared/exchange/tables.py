@@ -126,7 +126,12 @@ def difference_of(column: str) -> str:
 def is_support(column: str) -> bool:
     """Return whether a column tells how much a score is over, how it was trained or compared, and is none itself."""
     # Not every name that ends in _error is a standard error: calibration_error and cup_to_disc_error are scores.
-    return _is_count(column) or any(form.fullmatch(column) for form in (_ERRORS, _DIFFERENCES))
+    return _is_count(column) or is_error(column) or _DIFFERENCES.fullmatch(column) is not None
+
+
+def is_error(column: str) -> bool:
+    """Return whether a column tells the standard error of a score, or of a difference of two."""
+    return _ERRORS.fullmatch(column) is not None
 
 
 def _is_count(column: str) -> bool:

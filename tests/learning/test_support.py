@@ -133,6 +133,58 @@ def test_no_count_of_a_few_follows_from_the_others() -> None:
     assert told([[0] * 5, [1] * 6, [2] * 3], least=1)["images_of_2"] == 3
 
 
+DICE = [*np.random.default_rng(1).uniform(0.6, 0.9, 24).tolist(), 0.8123, 0.7741, 0.8562, 0.7011, 0.3377]
+
+
+def told_of_patients(blocks: Sequence[Sequence[int]], least: int = 5) -> dict[str, float | None]:
+    """Return what leaves of the last images of ``DICE``, in blocks of patients with so many each."""
+    of_image = [
+        (block, f"{block}-{patient}", f"{block}-{patient}-{image}")
+        for block, patients in enumerate(blocks)
+        for patient, images in enumerate(patients)
+        for image in range(images)
+    ]
+    samples = tuple(Graded(name, 0) for _, _, name in of_image)
+    dataset = Dataset(
+        (),
+        (),
+        samples,
+        ("background", "vessel"),
+        blocks={name: block for block, _, name in of_image},
+        groups={name: patient for _, patient, name in of_image},
+    )
+    values = DICE[-len(samples) :]
+    error = error_of_means(values, [patient for _, patient, _ in of_image])
+    scores = {name: Score(value, len(samples)) for name, value in (("dice_mean", fmean(values)), ("dice_error", error))}
+    scores["dice_difference_error"] = Score(0.1, len(samples))
+    configuration = RoundConfiguration(round=2, epochs=1, learning_rate=0.1, batch_size=4, seed=1, augmentation={})
+    table = ScoreTable(configuration, Policy(minimum_count=least), dataset)
+    table.add(0, "test", Evaluation(len(samples), 0.5, scores))
+    (only,) = read_metrics(table.content(), "metrics.csv")
+    return only.scores
+
+
+def test_a_mean_and_its_error_give_away_no_patients_score() -> None:
+    # Of two patients, with four images and with one, both means follow from the mean of all and the jackknife's error.
+    of_two = told_of_patients([[4, 1]], least=1)
+    mean, error = of_two["dice_mean"], of_two["dice_error"]
+    assert mean is not None and error is not None
+    assert mean - 2 * error * 4 / 5 == pytest.approx(DICE[-1], abs=2e-4), "the only image of the second"
+
+    def tells_errors(blocks: Sequence[Sequence[int]], least: int = 5) -> bool:
+        of_all = told_of_patients(blocks, least)
+        assert of_all["dice_mean"] is not None
+        errors = {of_all["dice_error"] is not None, of_all["dice_difference_error"] is not None}
+        assert len(errors) == 1
+        return errors.pop()
+
+    assert not tells_errors([[4, 1]])
+    assert not tells_errors([[1] * 20, [4, 1]]), "beside a run without the second block, that block's two follow"
+    assert not tells_errors([[3, 1, 1]]), "as few patients as a score is over images are wanted"
+    assert tells_errors([[3, 1, 1], [2, 2, 1]]) and tells_errors([[3, 1, 1]], least=3)
+    assert tells_errors([[1] * 5]) and not tells_errors([[1, 1], [1, 1]], least=2), "without groups, images"
+
+
 def test_a_count_is_whole_and_an_error_a_share() -> None:
     def of(**scores: float) -> list[MetricsRow]:
         return read_metrics(write_metrics([MetricsRow(1, 0, "test", "20", 0.1, 0.5, {**scores})]), "metrics.csv")

@@ -88,6 +88,10 @@ class Dataset(Generic[SampleT]):
     blocks: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
 
+    def group_of(self, sample: Sample) -> str:
+        """Return what a sample belongs together with; the id of one that is by itself."""
+        return self.groups.get(sample.id, sample.id)
+
 
 def divided(found: Collection[SampleT], members: Members) -> Dataset[SampleT]:
     """Return a site's images in the sets of a run. A block that the run does not read all of is left out whole.
