@@ -13,13 +13,14 @@ from shared.learning.data.division import Block, Folders, Present, present
 from shared.learning.data.recordings import RECORDINGS_FILE
 from shared.learning.data.sets import Members, SetName, members_of
 from shared.learning.data.splits import SPLIT_FILE
-from shared.learning.data.units import Unit, settled
+from shared.learning.data.units import Unit, count_groups, settled
 from shared.learning.plugins import plugins_of
 from shared.learning.tasks import TERMS, task_named, task_names
 from shared.learning.tasks.terms import SignalTerms, Terms
 from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
+from site_client.disclosure import FEWEST_GROUPS
 from site_client.store import SCRATCH
 
 
@@ -62,6 +63,22 @@ class Found:
         if self.ood is None:
             return of_own
         return {**of_own, **members_of({"foreign": sets.get("foreign", ())}, self.ood.blocks)}
+
+    def told_of_few(self, sets: Mapping[SetName, Sequence[int]], least: int) -> str | None:
+        """Return what people should know of blocks that are scored and hold images of one or two persons.
+
+        Args:
+            least: units in a block; where it is 1, the site says that its images are public.
+        """
+        blocks = [self.own.blocks[number] for name in ("validation", "test") for number in sets[name]]
+        few = sum(count_groups(block) < FEWEST_GROUPS for block in blocks)
+        if not few or least == 1:
+            return None
+        return (
+            f"{pluralize(few, 'block')} of validation and test {'is' if few == 1 else 'are'} of fewer than "
+            f"{FEWEST_GROUPS} patients or other groups, so scores of one or two people leave; a larger minimum_count "
+            f"in {FILE} makes blocks of more, before the first yes"
+        )
 
     def told(self) -> list[str]:
         """Return what people should know of images that are in no set, a sentence for each reason."""

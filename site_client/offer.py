@@ -319,7 +319,7 @@ def _required(
         f"shows each image:   up to {found.views:,} times in the whole run (at most {policy.max_views:,}), in "
         f"{pluralize(found.rounds, 'round')} (at most {policy.max_rounds:,})",
         f"trains on:          {_own_images(work, settled, policy.minimum_training_images)}",
-        *([] if isinstance(settled, str) else _of_images(found, settled)),
+        *([] if isinstance(settled, str) else _of_images(found, settled, policy.minimum_count)),
         f"takes:              {found.parameters:,} parameters (at most {policy.max_parameters:,}), about "
         f"{found.memory_bytes / 1e9:.1f} GB of memory (at most {policy.max_memory_gb:g})",
         *_micro_batches(site, run, found),
@@ -352,12 +352,13 @@ def _own_images(work: Path, settled: Settled | str, least: int) -> str:
     )
 
 
-def _of_images(required: Requirements, settled: Settled) -> list[str]:
-    """Return how long training takes with so many images, and whether anybody has said whose they are."""
+def _of_images(required: Requirements, settled: Settled, least: int) -> list[str]:
+    """Return how long training takes with so many images, and what is to be known about whose they are."""
     from site_client.folders import told_ungrouped  # noqa: PLC0415  (PyTorch)
 
     lines = [f"trains in:          {_steps(required, settled.images('train'))}"]
-    return [*lines, f"whose images:       {told_ungrouped(settled.task)}"] if settled.are_ungrouped else lines
+    whose = told_ungrouped(settled.task) if settled.are_ungrouped else settled.found.told_of_few(settled.sets, least)
+    return lines if whose is None else [*lines, f"whose images:       {whose}"]
 
 
 def _steps(required: Requirements, images: int) -> str:

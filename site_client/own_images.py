@@ -88,6 +88,8 @@ def look_at_own_images(
         yield from answered(asked, configuration, plugins, scratch=work / SCRATCH)
     if are_ungrouped(units) and not is_dealt(task_name, division.blocks):
         yield Finding("warning", f"{task_name}: {told_ungrouped(task_name)}")
+    if (few := found.told_of_few(sets, least)) is not None:
+        yield Finding("warning", f"{task_name}: {few}")
     for sentence in found.told():
         yield Finding("note", f"{task_name}: {sentence}")
     labels = labels_named_by(run) if run is not None else None

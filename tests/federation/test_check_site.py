@@ -325,6 +325,22 @@ def test_that_nobody_has_said_whose_images_are_is_told_until_they_are_dealt(
     assert begins not in " ".join(finding.text for finding in of_images(north))  # now it would divide them anew
 
 
+def test_blocks_that_are_scored_and_of_one_or_two_people_are_told(
+    federation: Federation, graded: Path, north: Path
+) -> None:
+    names = [row.split(",")[0] for row in (graded / "labels.csv").read_text().splitlines()[1:]]
+    federation.change(north / "site.yaml", policy=POLICY.model_copy(update={"minimum_count": 6}).model_dump())
+    told = {}
+    for images in (6, 2):  # of each person
+        groups = [f"{name},{number // images}" for number, name in enumerate(names)]
+        (graded / "split.csv").write_text("\n".join(["id,group", *groups]) + "\n")
+        told[images] = [finding for finding in of_images(north) if "of fewer than 3 patients" in finding.text]
+    assert [(finding.grade, finding.text.partition(",")[0]) for finding in told[6]] == [
+        ("warning", "dr_staging: 2 blocks of validation and test are of fewer than 3 patients or other groups")
+    ]
+    assert told[2] == []
+
+
 def write_division(north: Path, graded: Path) -> None:
     """Deal the images, as a yes does."""
     division = division_here(north)

@@ -444,6 +444,10 @@ def test_what_training_costs_is_said_in_words_before_anyone_agrees(hospital: Hos
         "whose images:       nobody has said whose each image is: both eyes of a person may be trained on and tested",
     ):
         assert line in shown
+    path = hospital.work / "site.yaml"
+    write_file(path, yaml.safe_dump(yaml.safe_load(path.read_bytes()) | {"groups": {TASK: r".$"}}).encode())
+    few = "whose images:       2 blocks of validation and test are of fewer than 3 patients or other groups, so scores"
+    assert few in describe(hospital.work, run.run), "of ten people, each of four images"
     assert not hospital.is_signed(MessageRef("consent", run.run))
 
 

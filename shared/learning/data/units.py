@@ -52,6 +52,11 @@ class Listed:
     label: str | None = None
 
 
+def count_groups(units: Iterable[Unit]) -> int:
+    """Return of how many persons or other groups units are; one without a group is by itself."""
+    return len({(unit.group, unit.id if unit.group is None else "") for unit in units})
+
+
 def hashed(file: Path) -> str:
     """Return the SHA-256 of a file (hex).
 
