@@ -33,9 +33,9 @@ from shared.exchange.records.surveys import (
 )
 from shared.learning.data.division import deal
 from shared.learning.data.graded_images import GRADED_EXTENSIONS
-from shared.learning.data.units import Unit, hashed
+from shared.learning.data.units import Unit, count_groups, hashed
 from site_client.commitment import agreed_runs
-from site_client.configuration import SiteConfiguration
+from site_client.configuration import FILE, SiteConfiguration
 from site_client.division import keep, kept
 from site_client.folders import all_units, find
 from site_client.own_images import image_files
@@ -68,7 +68,7 @@ def make_sheet(work: Path, ledger: Mirror, site: SiteConfiguration, survey: Surv
         alive: called before each image; raises what stands against going on.
 
     Raises:
-        DataError: the folders cannot be read, or hold too few images.
+        DataError: the folders cannot be read, or hold images of too few persons.
         ActionRequiredError: the division is missing or old.
     """
     before = kept(work, agreed_runs(ledger))
@@ -80,9 +80,12 @@ def make_sheet(work: Path, ledger: Mirror, site: SiteConfiguration, survey: Surv
     files, copies = by_content(image_files(root))
     duplicates = sum(copies[content] for content in {content for unit in units for content in unit.contents})
     seen = measure(units, files, survey.classes, alive)
-    if len(seen.read) < 2 * least:
+    if count_groups(seen.read) < 2 * least:
         raise DataError(
-            [f"{root.name}: a sheet needs {2 * least} images that can be read, in whole blocks; add images."]
+            [
+                f"{root.name}: a sheet needs images of {2 * least} patients or other groups that can be read, in whole "
+                f"blocks; add images of more, or lower statistics_minimum_count in {FILE} (policy:)."
+            ]
         )
     earlier = earlier_sheets(ledger, survey.number, blocks)
     _require_apart(len(seen.read), earlier, least)

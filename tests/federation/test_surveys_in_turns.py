@@ -166,6 +166,17 @@ def test_too_few_images_or_unreadable_folders_make_no_sheet_and_name_no_file(fed
         assert "Doe" not in federation.sheet(name).read_text()
 
 
+def test_many_images_of_few_patients_make_no_sheet(federation: Surveyed, caplog: pytest.LogCaptureFixture) -> None:
+    federation.begin()
+    federation.change(federation.site("north") / "site.yaml", groups={TASK: ".$"})  # ten patients, 24 images
+    federation.step()
+    federation.ask()
+    federation.step()
+    answers = {name: asked.answer for name, asked in federation.collect().items()}
+    assert {name: answer.agrees for name, answer in answers.items() if answer} == {"north": False, "south": True}
+    assert "a sheet needs images of 20 patients or other groups that can be read" in caplog.text
+
+
 def test_false_sheets_are_refused_with_a_sentence_and_stop_nothing(federation: Surveyed) -> None:
     federation.begin()
     federation.step()
