@@ -92,8 +92,8 @@ def settle(
     """
     before = _after_those_over(work, ledger, run.run)
     here, least = all_units(work, site), site.policy.minimum_count
-    blocks = deal(before.division.blocks, here, least, bytes.fromhex(before.division.secret))
-    found = find(run.task, here, blocks, least)
+    blocks = deal(before.division.blocks, here, least, before.division.key)
+    found = find(run.task, here, blocks, least, before.division.key)
     sets = sets_of(found.own.blocks, check_record(run.split, SplitPlan, "split"), split_seed(run.seed, site.site))
     if found.ood is not None:
         sets["foreign"] = tuple(found.ood.blocks)
@@ -158,7 +158,7 @@ def committed(work: Path, ledger: Mirror, site: SiteConfiguration, run: RunConfi
             "withdraw from it"
         )
     units = units_in(work, site, [run.task])
-    here = find(run.task, units, found.division.blocks, site.policy.minimum_count)
+    here = find(run.task, units, found.division.blocks, site.policy.minimum_count, found.division.key)
     lost = sum(number not in here.own.blocks for name in SPLITS for number in agreed.sets[name])
     if lost:
         what = pluralize(lost, "block of images", "blocks of images")

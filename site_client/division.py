@@ -1,9 +1,10 @@
 """What a site keeps of its division, and of what runs may take of its images: two files that only their owner can read.
 
-``division.json`` holds the secret and the blocks; it changes when images are dealt. ``budget.json`` says of each run
-that the site agreed to which blocks it uses, how many rows of scores over them may leave, and what it spends of their
-privacy; it changes with each yes, before that is signed. Both belong into the backup: a site that has not the newest of
-both would make sets that differ from earlier ones by a few images, so it joins no run until a person accepts that.
+``division.json`` holds the secret and the blocks, which know images by marks and not by names; it changes when images
+are dealt. ``budget.json`` says of each run that the site agreed to which blocks it uses, how many rows of scores over
+them may leave, and what it spends of their privacy; it changes with each yes, before that is signed. Both belong into
+the backup: a site that has not the newest of both would make sets that differ from earlier ones by a few images, so it
+joins no run until a person accepts that.
 """
 
 from __future__ import annotations
@@ -35,18 +36,28 @@ class Division(Record):
     """``division.json``.
 
     Args:
+        version: 1 has the names, hashes and labels of images, where 2 has marks of them.
         secret: decides which images come together; nobody else may know it.
         blocks: in the order in which they were dealt, which never changes.
     """
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     secret: Digest
     blocks: list[Block] = []
 
     @property
+    def key(self) -> bytes:
+        """The secret's bytes."""
+        return bytes.fromhex(self.secret)
+
+    def marked(self) -> Division:
+        """Return this division as it is written now."""
+        return Division(secret=self.secret, blocks=[block.marked(self.key) for block in self.blocks])
+
+    @property
     def mark(self) -> str:
         """What tells this division from every other, and says nothing about the secret."""
-        return hmac.digest(bytes.fromhex(self.secret), b"dropfed: which division this is", "sha256").hex()
+        return hmac.digest(self.key, b"dropfed: which division this is", "sha256").hex()
 
 
 class Spending(Record):
@@ -132,7 +143,7 @@ def kept(work: Path, agreed: Collection[str]) -> Kept:
     Raises:
         ActionRequiredError: one of them is missing, damaged, readable by others, or older than the last yes.
     """
-    division, budget = _read(work / DIVISION, Division), _read(work / BUDGET, Budget)
+    division, budget = _read_division(work), _read(work / BUDGET, Budget)
     unknown = sorted(set(agreed).difference(budget.runs if budget else ()))
     has_agreed, is_lost = bool(unknown or (budget is not None and budget.runs)), division is None and is_restored(work)
     if not (has_agreed or is_lost):
@@ -179,7 +190,7 @@ def division_here(work: Path) -> Division:
     Raises:
         ActionRequiredError: it is damaged, or readable by others.
     """
-    return _read(work / DIVISION, Division) or Division(secret=secrets.token_hex(32))
+    return _read_division(work) or Division(secret=secrets.token_hex(32))
 
 
 def budget_here(work: Path) -> Budget | None:
@@ -194,6 +205,11 @@ def _belong_together(division: Division, budget: Budget) -> bool:
     used = [numbers for agreed in budget.runs.values() for numbers in (agreed.sets or {}).values()]
     newest = max((number for numbers in used for number in numbers), default=-1)
     return budget.division == division.mark and newest < len(division.blocks)
+
+
+def _read_division(work: Path) -> Division | None:
+    found = _read(work / DIVISION, Division)
+    return found.marked() if found is not None and found.version == 1 else found
 
 
 Kind = TypeVar("Kind", bound=Record)

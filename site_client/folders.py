@@ -166,16 +166,20 @@ def all_units(work: Path, site: SiteConfiguration) -> dict[str, tuple[Unit, ...]
     return units_in(work, site, sorted({*site.data, *site.out_of_distribution}))
 
 
-def find(task: str, here: Folders, blocks: Sequence[Block], least: int) -> Found:
+def find(task: str, here: Folders, blocks: Sequence[Block], least: int, secret: bytes) -> Found:
     """Return which blocks are whole in a task's folder, and in that of out-of-distribution images, if there is one.
+
+    Args:
+        least: images in a block.
+        secret: of the division.
 
     Raises:
         DataError: a group lies in two blocks.
     """
     ood = here.get(_ood_of(task))
     return Found(
-        present(blocks, task, here[task], least),
-        None if ood is None else present(blocks, _ood_of(task), ood, least),
+        present(blocks, task, here[task], least, secret),
+        None if ood is None else present(blocks, _ood_of(task), ood, least, secret),
     )
 
 

@@ -78,9 +78,9 @@ def look_at_own_images(
             answered(asked, configuration, plugins, scratch=work / SCRATCH)  # tells what is wrong with the images, too
         raise
     least = configuration.policy.minimum_count
-    blocks = deal(division.blocks, here, least, bytes.fromhex(division.secret))
+    blocks = deal(division.blocks, here, least, division.key)
     with told_of(task_name):
-        found = find(task_name, here, blocks, least)
+        found = find(task_name, here, blocks, least, division.key)
         sets = sets_of(found.own.blocks, _plan(run), split_seed(run.seed if run else 0, configuration.site))
         members = found.members(sets)
         units = here[task_name]

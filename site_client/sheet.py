@@ -74,8 +74,9 @@ def make_sheet(work: Path, ledger: Mirror, site: SiteConfiguration, survey: Surv
     before = kept(work, agreed_runs(ledger))
     here, fewest = all_units(work, site), site.policy.minimum_count
     least = max(fewest, site.policy.statistics_minimum_count)
-    blocks = deal(before.division.blocks, here, fewest, bytes.fromhex(before.division.secret))
-    units = [unit for block in find(survey.task, here, blocks, fewest).own.blocks.values() for unit in block]
+    key = before.division.key
+    blocks = deal(before.division.blocks, here, fewest, key)
+    units = [unit for block in find(survey.task, here, blocks, fewest, key).own.blocks.values() for unit in block]
     root = work / site.data[survey.task]
     files, copies = by_content(image_files(root))
     duplicates = sum(copies[content] for content in {content for unit in units for content in unit.contents})

@@ -345,7 +345,7 @@ def write_division(north: Path, graded: Path) -> None:
     """Deal the images, as a yes does."""
     division = division_here(north)
     units = settled(task_named("dr_staging").units(graded), graded, None)
-    blocks = deal(division.blocks, {"dr_staging": units}, POLICY.minimum_count, bytes.fromhex(division.secret))
+    blocks = deal(division.blocks, {"dr_staging": units}, POLICY.minimum_count, division.key)
     found = division.model_copy(update={"blocks": blocks})
     keep(north, Kept(found, Budget(division=found.mark)))
 

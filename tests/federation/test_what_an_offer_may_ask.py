@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from itertools import count, pairwise
@@ -23,9 +24,11 @@ from shared.exchange.tables import read_metrics
 from shared.exchange.trust import open_record
 from shared.folder.durable import write_file
 from shared.folder.meter import Direction
+from shared.learning.data.units import Unit
 from site_client.cli import main
 from site_client.configuration import Policy, read_configuration
-from site_client.division import BUDGET, DIVISION, Agreed, Budget, Division, Spending
+from site_client.division import BUDGET, DIVISION, Agreed, Budget, Spending, division_here
+from site_client.folders import all_units, find
 from site_client.offer import describe
 from site_client.overview import what_it_waits_for
 from site_client.rotation import read_ledger
@@ -489,7 +492,7 @@ def test_a_site_without_its_division_joins_no_run_until_a_person_accepts_another
     lost: tuple[str, ...], hospital: Hospital
 ) -> None:
     assert consent(hospital, asked()).agrees
-    blocks = Division.model_validate_json((hospital.work / DIVISION).read_bytes()).blocks
+    before = divided(hospital)
     for name in lost:
         (hospital.work / name).unlink()
     run = asked()
@@ -502,9 +505,31 @@ def test_a_site_without_its_division_joins_no_run_until_a_person_accepts_another
     assert result.exit_code == 0, result.output
     hospital.live()
     assert hospital.is_published(MessageRef("consent", run.run))
-    anew = Division.model_validate_json((hospital.work / DIVISION).read_bytes()).blocks
-    assert len(anew) == len(blocks)
-    assert anew != blocks
+    anew = divided(hospital)
+    assert len(anew) == len(before)
+    assert {frozenset(each.id for each in block) for block in anew} != {
+        frozenset(each.id for each in block) for block in before
+    }
+
+
+def divided(hospital: Hospital) -> list[tuple[Unit, ...]]:
+    """The images of each block."""
+    division, here = division_here(hospital.work), all_units(hospital.work, read_configuration(hospital.work))
+    return [*find(TASK, here, division.blocks, BLOCK, division.key).own.blocks.values()]
+
+
+def test_a_division_of_an_older_version_is_used_and_kept_without_names(hospital: Hospital) -> None:
+    run, path = asked(), hospital.work / DIVISION
+    assert consent(hospital, run).agrees
+    content, images = path.read_bytes(), ids(hospital, run)
+    blocks = [
+        {"folders": {TASK: [{"id": each.id, "contents": [*each.contents], "label": each.label} for each in block]}}
+        for block in divided(hospital)
+    ]
+    write_file(path, canonical({"version": 1, "secret": json.loads(content)["secret"], "blocks": blocks}), private=True)
+    assert ids(hospital, run) == images
+    assert consent(hospital, asked()).agrees
+    assert path.read_bytes() == content and not [name for name in images["train"] if name.encode() in content]
 
 
 def test_a_site_with_an_older_budget_joins_no_run(hospital: Hospital) -> None:

@@ -34,7 +34,7 @@ def sets_anew(
 ) -> dict[SetName, tuple[str, ...]]:
     """The ids in each set."""
     found = settled(list(units), root, pattern)
-    blocks = present(deal([], {"task": found}, least, SECRET), "task", found, least).blocks
+    blocks = present(deal([], {"task": found}, least, SECRET), "task", found, least, SECRET).blocks
     return {name: tuple(sorted(ids)) for name, ids in members_of(sets_of(blocks, plan, seed), blocks).items()}
 
 

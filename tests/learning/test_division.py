@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from shared.errors import DataError
 from shared.exchange.records.run import RoundConfiguration
-from shared.learning.data.division import Block, deal, present
+from shared.learning.data.division import Block, Member, deal, present
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.data.sets import members_of, sets_of
 from shared.learning.data.splits import SPLITS, Folds, SplitName, SplitPlan
@@ -47,7 +47,7 @@ def unit(name: object, kind: str | None = None, group: str | None = None, split:
 
 def dealt(units: Sequence[Unit], least: int = LEAST, secret: bytes = SECRET) -> list[list[Unit]]:
     blocks = deal([], {"fundus": units}, least, secret)
-    return [list(found) for found in present(blocks, "fundus", units, least).blocks.values()]
+    return [list(found) for found in present(blocks, "fundus", units, least, secret).blocks.values()]
 
 
 # --- the exact check itself -------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_a_block_lies_in_one_set_of_the_hospitals_own_and_a_set_that_fills_none_
     sets: list[SplitName] = ["train"] * 10 + ["validation"] * 5 + ["test"] * 3
     units = [unit(number, split=split) for number, split in enumerate(sets)]
     blocks = deal([], {"fundus": units}, LEAST, SECRET)
-    found = present(blocks, "fundus", units, LEAST)
+    found = present(blocks, "fundus", units, LEAST, SECRET)
     assert sorted((len(block), {each.split for each in block}) for block in found.blocks.values()) == [
         (4, {"train"}),
         (5, {"validation"}),
@@ -116,7 +116,7 @@ def test_new_images_wait_until_they_fill_a_block_and_no_block_ever_changes() -> 
         units.append(unit(number))
         later = deal(blocks, {"fundus": units}, LEAST, SECRET)
         assert later[: len(blocks)] == blocks
-        found = present(later, "fundus", units, LEAST)
+        found = present(later, "fundus", units, LEAST, SECRET)
         assert found.waiting == {20: 1, 21: 2, 22: 3, 23: 0, 24: 1, 25: 2}[number]
         blocks = later
     assert len(blocks) == 6
@@ -125,17 +125,33 @@ def test_new_images_wait_until_they_fill_a_block_and_no_block_ever_changes() -> 
 def test_a_block_that_lost_or_changed_an_image_is_left_out_whole_and_comes_back() -> None:
     units = [unit(number, "0") for number in range(20)]
     blocks = deal([], {"fundus": units}, LEAST, SECRET)
-    of_first = blocks[0].folders["fundus"][0].id
-    whole = present(blocks, "fundus", units, LEAST).blocks
-    (chosen,) = [each for each in units if each.id == of_first]
+    whole = present(blocks, "fundus", units, LEAST, SECRET).blocks
+    chosen = whole[0][0]
+    of_first = chosen.id
     for now in ([], [replace(chosen, contents=(content("other"),))], [replace(chosen, label="1", kind="1")]):
         changed = [each for each in units if each.id != of_first] + now
         assert deal(blocks, {"fundus": changed}, LEAST, SECRET) == blocks
-        found = present(blocks, "fundus", changed, LEAST)
+        found = present(blocks, "fundus", changed, LEAST, SECRET)
         assert found.blocks == {number: block for number, block in whole.items() if number != 0}
         assert (found.waiting, found.left_out + found.barred) == (0, len(whole[0]) - (not now))
     renamed = [each for each in units if each.id != of_first] + [replace(chosen, id="renamed")]
-    assert present(blocks, "fundus", renamed, LEAST).blocks.keys() == whole.keys()
+    assert present(blocks, "fundus", renamed, LEAST, SECRET).blocks.keys() == whole.keys()
+
+
+def test_a_block_knows_its_images_by_marks_and_one_of_an_older_version_comes_to_the_same() -> None:
+    units = [unit(f"Anna Meyer {number}", "severe" if number % 3 else "mild") for number in range(20)]
+    blocks = deal([], {"fundus": units}, LEAST, SECRET)
+    text = "".join(block.model_dump_json() for block in blocks)
+    assert not [each for each in units if each.id in text or each.contents[0] in text or each.label in text]
+    marks = [each.label for block in blocks for each in block.folders["fundus"]]
+    assert len({*marks}) == len(units), "equal labels are not seen to be equal"
+    assert not {*marks} & {Member.of(replace(each, contents=()), SECRET).label for each in units}
+    whole = present(blocks, "fundus", units, LEAST, SECRET).blocks
+    older = [
+        Block(folders={"fundus": tuple(Member(id=each.id, contents=each.contents, label=each.label) for each in found)})
+        for found in whole.values()
+    ]
+    assert [block.marked(SECRET) for block in older] == blocks
 
 
 def test_another_file_of_a_dealt_name_and_further_images_of_a_dealt_person_are_dealt_no_more() -> None:
@@ -144,7 +160,7 @@ def test_another_file_of_a_dealt_name_and_further_images_of_a_dealt_person_are_d
     later = [*units[1:], replace(units[0], contents=(content("again"),), group=None)]
     later += [unit(f"follow-up {number}", group=f"person {number}") for number in range(1, 8)]
     assert deal(blocks, {"fundus": later}, LEAST, SECRET) == blocks
-    assert present(blocks, "fundus", later, LEAST).barred == 8
+    assert present(blocks, "fundus", later, LEAST, SECRET).barred == 8
 
 
 def test_groups_that_are_named_only_afterwards_are_told_instead_of_divided() -> None:
@@ -152,7 +168,7 @@ def test_groups_that_are_named_only_afterwards_are_told_instead_of_divided() -> 
     blocks = deal([], {"fundus": units}, LEAST, SECRET)
     named = [replace(each, group="one person") for each in units]
     with pytest.raises(DataError, match="the group 'one person' lies in two blocks"):
-        present(blocks, "fundus", named, LEAST)
+        present(blocks, "fundus", named, LEAST, SECRET)
 
 
 def test_an_image_of_two_folders_is_in_one_block_of_both() -> None:
@@ -168,26 +184,27 @@ def test_an_image_of_two_folders_is_in_one_block_of_both() -> None:
 def test_a_folder_that_comes_later_takes_over_the_blocks_of_which_it_has_all() -> None:
     units = [unit(number) for number in range(12)]
     blocks = deal([], {"dr": units}, LEAST, SECRET)
-    first = {each.contents for each in blocks[0].folders["dr"]}
+    first = {each.contents for each in present(blocks, "dr", units, LEAST, SECRET).blocks[0]}
     further = [each for each in units if each.contents in first] + [
         each for each in units if each.contents not in first
     ][:2]
     later = deal(blocks, {"dr": units, "fundus": further}, LEAST, SECRET)
     assert [tuple(block.folders) for block in later] == [("dr", "fundus"), ("dr",), ("dr",)]
-    found = present(later, "fundus", further, LEAST)
+    found = present(later, "fundus", further, LEAST, SECRET)
     assert (list(found.blocks), found.barred) == ([0], 2)
 
 
 def test_a_folder_that_comes_later_takes_over_no_part_of_a_block_and_none_that_divides_its_groups() -> None:
     units = [unit(number) for number in range(2 * LEAST + 1)]
     blocks = deal([], {"dr": units}, LEAST, SECRET)
-    smaller, larger = ([each.contents for each in block.folders["dr"]] for block in blocks)
+    whole = present(blocks, "dr", units, LEAST, SECRET).blocks
+    smaller, larger = ([each.contents for each in whole[number]] for number in range(2))
     assert (len(smaller), len(larger)) == (LEAST, LEAST + 1)
     part = [each for each in units if each.contents != larger[0]]
     assert [len(block.folders) for block in deal(blocks, {"dr": units, "fundus": part}, LEAST, SECRET)] == [2, 1]
     one_person = [replace(each, group="person") if each.contents in (smaller[0], larger[0]) else each for each in units]
     assert deal(blocks, {"dr": units, "fundus": one_person}, LEAST, SECRET) == blocks
-    assert present(blocks, "fundus", one_person, LEAST).barred == len(units)
+    assert present(blocks, "fundus", one_person, LEAST, SECRET).barred == len(units)
 
 
 def test_scans_that_share_pictures_with_another_folder_come_into_their_blocks_which_are_large_enough_in_both() -> None:
@@ -200,14 +217,17 @@ def test_scans_that_share_pictures_with_another_folder_come_into_their_blocks_wh
     assert [{name: len(members) for name, members in block.folders.items()} for block in blocks] == [
         {"octa": 2 * LEAST, "rdr": LEAST}
     ] * 3
-    for block in blocks:
-        assert {each.id.split()[0] for each in block.folders["octa"]} == {each.id for each in block.folders["rdr"]}
+    of_octa, of_rdr = (
+        present(blocks, name, found, LEAST, SECRET).blocks for name, found in (("octa", pictures), ("rdr", scans))
+    )
+    for number in range(3):
+        assert {each.id.split()[0] for each in of_octa[number]} == {each.id for each in of_rdr[number]}
 
 
 def test_a_greater_minimum_leaves_out_what_was_dealt_in_smaller_blocks() -> None:
     units = [unit(number) for number in range(20)]
     blocks = deal([], {"fundus": units}, LEAST, SECRET)
-    found = present(blocks, "fundus", units, LEAST + 1)
+    found = present(blocks, "fundus", units, LEAST + 1, SECRET)
     assert (len(found.blocks), found.left_out) == (0, 20)
 
 
@@ -297,7 +317,7 @@ class Site:
         here = {name: self.units(name) for name in self.folders}
         self.blocks = deal(self.blocks, here, LEAST, SECRET)
         try:
-            found = present(self.blocks, folder, here[folder], LEAST)
+            found = present(self.blocks, folder, here[folder], LEAST, SECRET)
             sets = sets_of(found.blocks, plan, seed)
         except DataError:
             return

@@ -14,7 +14,9 @@ test can each have one. All other images come into mixed blocks. Which come toge
 by HMAC over the hashes of the files: nobody else knows who is in a block, nor can choose it.
 
 A block is never changed, and its images are never dealt anew: not when one of them is lost, or another file comes under
-its name, nor when more images of the same person come.
+its name, nor when more images of the same person come. So a block outlives its images, and knows them by marks alone:
+HMAC of their names and of the hashes of their files, by the secret. That of a label is also over the hashes of the
+files, so that whoever has the secret and the blocks, but not an image, cannot find its label by trying all.
 """
 
 from __future__ import annotations
@@ -38,11 +40,24 @@ _OWN_BLOCKS = len(SPLITS)
 
 
 class Member(Record):
-    """One unit of a block as it was dealt; see ``Unit``."""
+    """One unit of a block as it was dealt: the marks of its id, of each of its files and of its label; see ``Unit``.
+
+    A block that an older version dealt has the names and hashes themselves, until they are ``marked``.
+    """
 
     id: str
     contents: tuple[Digest, ...]
     label: str
+
+    @classmethod
+    def of(cls, unit: Unit | Member, secret: bytes) -> Member:
+        """Return the marks of a unit."""
+
+        def mark(*of: str) -> str:
+            return hmac.digest(secret, "\n".join(of).encode(), "sha256").hex()
+
+        contents = tuple(mark("file", content) for content in unit.contents)
+        return cls(id=mark("name", unit.id), contents=contents, label=mark("label", *unit.contents, unit.label))
 
 
 class Block(Record):
@@ -52,8 +67,12 @@ class Block(Record):
 
     @cached_property
     def contents(self) -> frozenset[str]:
-        """SHA-256 of every file in it."""
+        """The mark of every file in it."""
         return frozenset(content for members in self.folders.values() for each in members for content in each.contents)
+
+    def marked(self, secret: bytes) -> Block:
+        """Return a block that an older version dealt, with marks in place of names and hashes."""
+        return _block_of({name: [Member.of(each, secret) for each in of_one] for name, of_one in self.folders.items()})
 
 
 @dataclass(frozen=True)
@@ -108,35 +127,38 @@ def deal(blocks: Sequence[Block], folders: Folders, least: int, secret: bytes) -
     for lot in lots:
         for number in lot.blocks:
             touching[number].append(lot)
-    extended = [_extended(block, touching[number], least) for number, block in enumerate(blocks)]
-    return extended + [_block(lots) for place in sorted(new) for lots in new[place]]
+    extended = [_extended(block, touching[number], least, secret) for number, block in enumerate(blocks)]
+    return extended + [_block(lots, secret) for place in sorted(new) for lots in new[place]]
 
 
-def present(blocks: Sequence[Block], folder: str, units: Sequence[Unit], least: int) -> Present:
+def present(blocks: Sequence[Block], folder: str, units: Sequence[Unit], least: int, secret: bytes) -> Present:
     """Return which blocks are whole in a folder.
 
     Args:
         units: what lies there now, ``settled``.
         least: units in a block, >= 1.
+        secret: by which they were dealt.
 
     Raises:
         DataError: a group lies in two whole blocks, for it was named after they were dealt.
     """
-    there = {unit.contents: unit for unit in units}
+    marks = {unit.id: Member.of(unit, secret) for unit in units}
+    there = {marks[unit.id].contents: unit for unit in units}
     whole: dict[int, tuple[Unit, ...]] = {}
     members_of_any = set()
     for number, block in enumerate(blocks):
         members = block.folders.get(folder, ())
         members_of_any |= {each.contents for each in members}
         found = tuple(there[each.contents] for each in members if each.contents in there)
-        is_as_dealt = [unit.label for unit in found] == [each.label for each in members]
+        is_as_dealt = [marks[unit.id].label for unit in found] == [each.label for each in members]
         if is_as_dealt and len(found) >= least:
             whole[number] = found
     _require_whole_groups(whole)
     used = {unit.id for found in whole.values() for unit in found}
-    idle = [(lot, unit) for lot in _lots(blocks, {folder: units}) for _, unit in lot.units if unit.id not in used]
+    lots = _lots(blocks, {folder: units}, secret)
+    idle = [(lot, unit) for lot in lots for _, unit in lot.units if unit.id not in used]
     waiting = sum(not lot.is_dealt for lot, _ in idle)
-    left_out = sum(unit.contents in members_of_any for _, unit in idle)
+    left_out = sum(marks[unit.id].contents in members_of_any for _, unit in idle)
     return Present(whole, waiting, left_out, len(idle) - waiting - left_out)
 
 
@@ -197,15 +219,16 @@ class _Lot:
         return tuple(kinds.pop() if len(kinds) == 1 else None for _, kinds in sorted(of_folder.items()))
 
 
-def _lots(blocks: Sequence[Block], folders: Folders, secret: bytes = b"") -> list[_Lot]:
+def _lots(blocks: Sequence[Block], folders: Folders, secret: bytes) -> list[_Lot]:
     """Return all units of all folders in lots, in the order in which they are dealt."""
     number_of = {content: number for number, block in enumerate(blocks) for content in block.contents}
     named = {(folder, each.id) for block in blocks for folder, members in block.folders.items() for each in members}
     lots = []
     for bound in _together([(folder, unit) for folder, units in sorted(folders.items()) for unit in units]):
         contents = sorted({content for _, unit in bound for content in unit.contents})
-        touched = frozenset(number_of[content] for content in contents if content in number_of)
-        is_dealt = bool(touched) or any((folder, unit.id) in named for folder, unit in bound)
+        marks = [(folder, Member.of(unit, secret)) for folder, unit in bound]
+        touched = frozenset(number_of[each] for _, of in marks for each in of.contents if each in number_of)
+        is_dealt = bool(touched) or any((folder, of.id) in named for folder, of in marks)
         order = hmac.digest(secret, "\n".join(contents).encode(), "sha256")
         lots.append(_Lot(tuple(bound), touched, is_dealt, order))
     return sorted(lots, key=lambda lot: lot.order)
@@ -263,36 +286,32 @@ def _filled(lots: Iterable[_Lot], least: int) -> tuple[list[list[_Lot]], list[_L
     return filled, left
 
 
-def _block(lots: Iterable[_Lot]) -> Block:
-    members: dict[str, list[Member]] = defaultdict(list)
-    for lot in lots:
-        for folder, unit in lot.units:
-            members[folder].append(_member(unit))
-    return Block(folders={folder: _in_order(members[folder]) for folder in sorted(members)})
+def _block(lots: Iterable[_Lot], secret: bytes) -> Block:
+    return _block_of(_members([unit for lot in lots for unit in lot.units], secret))
 
 
-def _extended(block: Block, touching: Sequence[_Lot], least: int) -> Block:
+def _block_of(members: Mapping[str, Sequence[Member]]) -> Block:
+    in_order = {name: tuple(sorted(members[name], key=lambda each: each.contents)) for name in sorted(members)}
+    return Block(folders=in_order)
+
+
+def _extended(block: Block, touching: Sequence[_Lot], least: int, secret: bytes) -> Block:
     """Extend an earlier block with its members in each further folder that holds all of it and no other image of them.
 
     Args:
         touching: the lots that hold a file of it.
     """
-    further: dict[str, list[Member]] = defaultdict(list)
-    for lot in touching:
-        for folder, unit in lot.units:
-            if folder not in block.folders:
-                further[folder].append(_member(unit))
+    further = [(folder, unit) for lot in touching for folder, unit in lot.units if folder not in block.folders]
     added = {
-        folder: _in_order(members)
-        for folder, members in sorted(further.items())
+        folder: members
+        for folder, members in _members(further, secret).items()
         if len(members) >= least and {content for each in members for content in each.contents} == block.contents
     }
-    return Block(folders=dict(sorted({**block.folders, **added}.items()))) if added else block
+    return _block_of({**block.folders, **added}) if added else block
 
 
-def _member(unit: Unit) -> Member:
-    return Member(id=unit.id, contents=unit.contents, label=unit.label)
-
-
-def _in_order(members: Iterable[Member]) -> tuple[Member, ...]:
-    return tuple(sorted(members, key=lambda each: each.contents))
+def _members(units: Iterable[tuple[str, Unit]], secret: bytes) -> dict[str, list[Member]]:
+    members: dict[str, list[Member]] = defaultdict(list)
+    for folder, unit in units:
+        members[folder].append(Member.of(unit, secret))
+    return members

@@ -166,7 +166,7 @@ def members_anew(
 ) -> Members:
     """Return what lies in a folder, in the sets of a run; arguments and errors as for ``open_anew``."""
     units = settled(task.units(root), root, None)
-    blocks = present(deal([], {task.name: units}, least, secret), task.name, units, least).blocks
+    blocks = present(deal([], {task.name: units}, least, secret), task.name, units, least, secret).blocks
     return members_of(sets_of(blocks, plan, seed), blocks)
 
 
