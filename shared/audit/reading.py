@@ -463,7 +463,7 @@ class Reading(Ledger):
         entry = federation.files.get(names.README)
         if readme is not None and (entry is None or digest_of(readme) != entry.sha256):
             self.find(names.README, "is not the text that the aggregator wrote", federation.created)
-        elif readme is not None and readme != KNOWN_TEXTS[federation.protocol]:
+        elif readme is not None and readme not in KNOWN_TEXTS[federation.protocol]:
             self.find(names.README, f"is not the text that protocol {federation.protocol} has there")
         return federation
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from shared.audit.cli import main
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MessageRef
-from shared.exchange.readme import README_TEXT
+from shared.exchange.readme import KNOWN_TEXTS, README_TEXT
 from shared.exchange.records.messages import Federation, Handover, Head, SiteCard, Status
 from shared.exchange.records.values import now_text
 from shared.exchange.records.verdicts import FinalCard
@@ -122,12 +122,12 @@ def test_a_folder_that_never_had_a_run_is_told_and_is_no_finding(tmp_path: Path)
 ONE, OTHER, THIRD = (SigningKey(bytes([number]) * 32) for number in (101, 102, 103))
 
 
-def joined(home: Path, site: str, *keys: SigningKey, own: SigningKey | None = None) -> None:
+def joined(home: Path, site: str, *keys: SigningKey, own: SigningKey | None = None, text: bytes = README_TEXT) -> None:
     """A hospital joins under the first of an aggregator's keys, which hands over to the next, and so on."""
     home.mkdir(parents=True)
     own, who = own or SigningKey(site.encode().ljust(32, b"0")), {"federation": "retina", "site": site}
     card = SiteCard(**who, key=own.public, software="dropfed", enrolment="0" * 64, created=now_text())
-    readme = FileEntry(size=len(README_TEXT), sha256=digest_of(README_TEXT))
+    readme = FileEntry(size=len(text), sha256=digest_of(text))
     federation = Federation(
         **who, aggregator_key=keys[0].public, site_key=own.public, created=now_text(), files={names.README: readme}
     )
@@ -136,13 +136,30 @@ def joined(home: Path, site: str, *keys: SigningKey, own: SigningKey | None = No
         own_head=Head(), aggregator_head=Head(),
     )  # fmt: skip
     signed = {names.SITE_CARD: own.sign(card.model_dump()), names.FEDERATION: keys[0].sign(federation.model_dump())}
-    signed |= {names.README: README_TEXT, names.STATUS: own.sign(status.model_dump())}
+    signed |= {names.README: text, names.STATUS: own.sign(status.model_dump())}
     for number, (key, new) in enumerate(pairwise(keys), 2):
         handover = Handover(**who, number=number, key=new.public, after=Head(), created=now_text())
         signed[names.handover_path(number, AGGREGATOR)] = key.sign(handover.model_dump())
     for path, content in signed.items():
         (home / path).parent.mkdir(exist_ok=True)
         (home / path).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_known"),
+    [
+        (README_TEXT, True),
+        (KNOWN_TEXTS[1][0].replace(b"protocol 1", b"protocol 2"), True),
+        (b"No patient data.", False),
+    ],
+    ids=["now", "earlier", "another"],
+)
+def test_a_folder_holds_with_each_text_that_was_ever_written_there_and_with_no_other(
+    tmp_path: Path, text: bytes, is_known: bool
+) -> None:
+    joined(tmp_path / "north", "north", ONE, text=text)
+    code, said, _ = verified(tmp_path)
+    assert (code == 0, "is not the text that protocol 2 has there" not in said) == (is_known, is_known)
 
 
 def test_keys_are_told_in_the_order_in_which_they_handed_over(tmp_path: Path) -> None:
