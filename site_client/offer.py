@@ -166,8 +166,14 @@ def describe(work: Path, run: str) -> str:
         f"run {run}: {configuration.task} by {configuration.method}, {pluralize(configuration.rounds, 'round')} of "
         f"{pluralize(configuration.epochs, 'local epoch')}, with {', '.join(configuration.sites)}"
         f"{f', {configuration.sites_per_round} of them in each' if configuration.sites_per_round else ''}",
+        f"leaves with a yes:  {names.CONSENT}, with how many images each set has",
         *_crosses(configuration, sharing, sends),
     ]
+    if configuration.support:
+        lines.append(
+            f"beside the scores:  in {names.METRICS} how many images are of each class, where images have one, and the "
+            "main score's standard error, over enough images and patients each (support: true)"
+        )
     if configuration.wire != PLAIN:
         lines.append(f"both travel as:     {configuration.wire}")
     lines.append(f"server can read:    {_READABLE[configuration.encrypt]}")

@@ -43,8 +43,8 @@ _KINDS: dict[str, str] = {
     **{name: name for name, kind in names.KINDS.items() if kind.sender == "site"},
 }
 HEARTBEAT = (
-    "phase, run, round, progress, the software if it was updated, and the number and hash of the last message of "
-    "either side"
+    "phase, run, round, progress, in one sentence what troubles the site, with no name of its images or folders, the "
+    "software if it was updated, and the number and hash of the last message of either side"
 )
 
 

@@ -43,6 +43,14 @@ def test_an_offer_tells_whether_theta_leaves(method: str, shown: str, run: Playe
     assert line == f"leaves each round:  model.safetensors, 2 tensors, 7 numbers, 0 kB; {shown}"
 
 
+@pytest.mark.parametrize("support", [False, True])
+def test_an_offer_tells_which_counts_and_errors_leave(support: bool, run: Played) -> None:
+    run.offer(support=support)
+    shown = described(run)
+    assert "leaves with a yes:  consent.json, with how many images each set has" in shown
+    assert any(line.startswith("beside the scores:  in metrics.csv how many images") for line in shown) == support
+
+
 def test_an_offer_tells_what_travels_beside_the_model(run: Played) -> None:
     both = {"control": A, "other": A | {"b": TensorShape(dtype="F32", shape=[1000, 2])}}
     run.offer(groups={"to_site": both, "measured": both, "with_final": {"last": A}})

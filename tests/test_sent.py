@@ -78,7 +78,7 @@ def test_each_message_names_the_request_it_answers(played: Played, tmp_path: Pat
         ("update", f"the closing round of run {RUN}", True),
     ]
     assert state["folder"] == "http://127.0.0.1/north"
-    assert state["heartbeat"]["path"] == names.STATUS
+    assert state["heartbeat"]["path"] == names.STATUS and "what troubles the site" in state["heartbeat"]["holds"]
     assert state["total"]["not_known_to_be_in_the_folder"] == 0
 
 

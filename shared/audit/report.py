@@ -62,7 +62,9 @@ _HOLDS = {
     names.MANIFEST: "of each message the names, sizes and hashes of its files, what it answers and when it was signed",
     names.CONSENT: "the site's yes or no with a reason, and how many images it has in each split",
     names.WITHDRAWAL: "that the site leaves the run, with a reason",
-    names.METRICS: "scores and losses over whole splits, and over how many images",
+    names.METRICS: "scores and losses over whole splits, of the shared model and, if the run has it, of one trained at "
+    "the site alone; over how many images, and how many are of each class; standard errors, and differences to the "
+    "first model; in a private run the ε spent",
     names.RELIABILITY: "how well the model's uncertainty tells wrong from right; θ is the uncertainty of one image",
     names.SITE_MODEL: "the trained weights, exactly the tensors listed in the run's offer",
     names.state_file("…"): "what the method needs beside the weights, exactly as listed in the run's offer",

@@ -204,6 +204,7 @@ def test_the_newest_heartbeat_is_shown_with_the_trouble_that_it_tells(tmp_path: 
 def test_it_claims_no_more_than_was_checked(played: Played, tmp_path: Path) -> None:
     _, page = page_of(played.drop, tmp_path / "page.html")
     assert "minimum count" not in page and "without any image, name or path" not in page
+    assert "scores of single images" not in page and "is computed from images of patients and is not anonymous" in page
     assert "which no machine can check: read what this page shows of it" in page
     assert page.index("are not judged here, but by <code>dropfed-audit replay</code> alone") < page.index('id="who"')
 
