@@ -14,6 +14,7 @@ import torch
 from shared.commands import AS_JSON, say
 from shared.exchange.records.run import Plugin
 from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered
+from shared.learning.dicom_segmentation import RESEARCH_ONLY
 from shared.learning.kept_card import KeptCard
 from shared.learning.kept_model import described, open_model
 from shared.learning.predictions import PAGE, evaluate_labelled, not_computed, predict
@@ -72,6 +73,7 @@ def ask_about(model: Path, *, images: Path, output: Path, page: bool, dicom_seg:
     by = f"by the model of {card.run}, θ {card.theta:.4f}"
     shown = f" and {predicted.table.with_name(PAGE)}" if page else ""
     say(f"{pluralize(predicted.images, 'image')} {by}: {predicted.table}{shown}")
+    say(f"{RESEARCH_ONLY}: no decision about a patient may rest on these answers.")
     if predicted.problems:
         say("\n".join(predicted.problems), err=True)
         raise SystemExit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,10 @@ def test_a_segmentation_holds_the_mask_and_names_its_image(changes: dict[str, An
     assert mask.any()
     assert np.array_equal(found.pixel_array.reshape(mask.shape) != 0, mask == 255)
     assert (found.PatientID, found.StudyInstanceUID) == ("17", image.StudyInstanceUID)
+    (algorithm,) = found.get_segment_description(1).SegmentationAlgorithmIdentificationSequence
+    model = (tmp_path / "model" / "model.safetensors").read_bytes()
+    assert algorithm.AlgorithmVersion == hashlib.sha256(model).hexdigest()
+    assert found.SeriesDescription == "For research only, not for diagnosis"
     assert found.get_source_image_uids() == [
         (image.StudyInstanceUID, image.SeriesInstanceUID, image.SOPInstanceUID),
     ]

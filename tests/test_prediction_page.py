@@ -58,7 +58,13 @@ def test_the_commands_say_whose_model_was_asked_and_where_the_page_is(folder: Pa
     run = yaml.safe_load((folder / "model" / "run.yaml").read_text())["run"]
     out = folder / "out"
     said = f"by the model of {run}, θ 0.5000: {out}/predictions.csv and {out}/predictions.html"
-    assert said in (folder / "predict.txt").read_text()
+    assert (
+        (folder / "predict.txt")
+        .read_text()
+        .endswith(
+            f"{said}\nFor research only, not for diagnosis: no decision about a patient may rest on these answers.\n"
+        )
+    )
     assert re.search(rf"^model of +{run}$", (folder / "evaluate.txt").read_text(), re.MULTILINE)
 
 

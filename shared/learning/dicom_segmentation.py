@@ -17,6 +17,8 @@ from shared.errors import ActionRequiredError, DataError
 from shared.folder.durable import writing
 from shared.learning.data.images import short_name
 
+RESEARCH_ONLY = "For research only, not for diagnosis"
+"""What a series is called; of 64 characters at most."""
 _MAKER = "dropfed"
 
 
@@ -34,7 +36,9 @@ def require_highdicom() -> None:
         ) from None
 
 
-def write_segmentation(source: Path, classes: NDArray[np.intp], labels: Sequence[str], run: str, path: Path) -> None:
+def write_segmentation(
+    source: Path, classes: NDArray[np.intp], labels: Sequence[str], *, run: str, sha256: str, path: Path
+) -> None:
     """Write one segment for each class but the first.
 
     Args:
@@ -42,6 +46,7 @@ def write_segmentation(source: Path, classes: NDArray[np.intp], labels: Sequence
         classes: (H, W), of each of its pixels.
         labels: what the classes are called.
         run: that trained the model.
+        sha256: of the model's file.
 
     Raises:
         DataError: the image is no DICOM file, or does not tell what a segmentation refers to.
@@ -51,7 +56,7 @@ def write_segmentation(source: Path, classes: NDArray[np.intp], labels: Sequence
     from pydicom.sr.codedict import codes  # noqa: PLC0415
     from pydicom.uid import generate_uid  # noqa: PLC0415
 
-    algorithm = AlgorithmIdentificationSequence(run, codes.DCM.ArtificialIntelligence, version("dropfed"))
+    algorithm = AlgorithmIdentificationSequence(run, codes.DCM.ArtificialIntelligence, sha256)
     segments = [
         seg.SegmentDescription(
             segment_number=number,
@@ -71,8 +76,9 @@ def write_segmentation(source: Path, classes: NDArray[np.intp], labels: Sequence
             about = [
                 str(image.SOPInstanceUID),
                 run,
+                sha256,
                 hashlib.sha256(mask.tobytes()).hexdigest(),
-            ]  # the same mask has the same names
+            ]  # the same mask of the same model has the same names
             made = seg.Segmentation(
                 source_images=[image],
                 pixel_array=mask,
@@ -86,6 +92,7 @@ def write_segmentation(source: Path, classes: NDArray[np.intp], labels: Sequence
                 manufacturer_model_name=_MAKER,
                 software_versions=version("dropfed"),
                 device_serial_number="none",
+                series_description=RESEARCH_ONLY,
             )
     except Exception as error:  # whatever pydicom and highdicom raise over an image that lacks something
         reason = " ".join(str(error).replace(str(source), source.name).split())

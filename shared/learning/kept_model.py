@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -77,15 +78,22 @@ class KeptModel:
     """A kept model, opened, on the CPU and in evaluation.
 
     Args:
+        home: the folder.
         stays: the tensors that the folder does not hold, because each site has its own; not numbers, here.
     """
 
+    home: Path
     card: KeptCard
     task: Task
     options: Options
     objective: Objective
     model: nn.Module
     stays: Sequence[str] = ()
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of ``model.safetensors``."""
+        return hash_file(self.home / names.FINAL_MODEL)[1]
 
 
 def open_model(folder: Path) -> KeptModel:
@@ -146,7 +154,7 @@ def open_parts(folder: Path) -> KeptModel:
     model = _network(card, task, method, options)
     _fill(model, method, home, parts, state)
     stays = sorted(name for name, tensor in _floats(model).items() if tensor.isnan().any())
-    return KeptModel(card, task, options, method.objective(card.rounds, card.rounds), model.eval(), stays)
+    return KeptModel(home, card, task, options, method.objective(card.rounds, card.rounds), model.eval(), stays)
 
 
 def untrained_network(

@@ -179,7 +179,7 @@ def _segmentation_problems(kept: KeptModel, source: Path, classes: NDArray[np.in
     """Write a mask as a DICOM segmentation; return why it cannot be."""
     path = out / SEGMENTATIONS / f"{source.stem}.dcm"
     try:
-        write_segmentation(source, classes, kept.card.classes, kept.card.run, path)
+        write_segmentation(source, classes, kept.card.classes, run=kept.card.run, sha256=kept.sha256, path=path)
     except DataError as error:
         return error.problems
     return ()

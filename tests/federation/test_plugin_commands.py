@@ -191,7 +191,10 @@ def test_predict_at_a_site(home: Path, exported: tuple[Path, Result], tmp_path: 
     asked = ["predict", str(home / "data" / "images"), "--work", str(home / "north"), "--model", str(exported[0])]
     result = CliRunner().invoke(site, [*asked, "--output", str(tmp_path / "answers"), "--with-plugins"])
     assert result.exit_code == 0, result.output
-    assert result.stdout == f"10 images by the model of {RUN}, θ 0.5000: {tmp_path / 'answers' / 'predictions.csv'}\n"
+    assert result.stdout == (
+        f"10 images by the model of {RUN}, θ 0.5000: {tmp_path / 'answers' / 'predictions.csv'}\n"
+        "For research only, not for diagnosis: no decision about a patient may rest on these answers.\n"
+    )
     assert len(list((tmp_path / "answers" / "masks").iterdir())) == 10
 
 
