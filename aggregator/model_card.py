@@ -66,7 +66,12 @@ INTENDED_USE = (
     "Research on images like those that it was trained on. It is no medical device and not for diagnosis: no decision "
     "about a patient may rest on it."
 )
+NOT_ANONYMOUS = (
+    "Its weights are computed from images of patients and are not anonymous: they may reveal that an image was trained "
+    "on, or parts of one. Differential privacy bounds that, where the run had it."
+)
 LIMITS = (
+    NOT_ANONYMOUS,
     "How it does on images of other cameras, clinics or patients than the sites' is not known.",
     "Scores are what each site measured on its own images and reported; small numbers are withheld.",
     "Who the patients are and which devices took the images was not reported.",
@@ -110,7 +115,7 @@ class Form(Question[Formed]):
             kept = open_parts(self.folder)
             onnx = write_onnx(kept, self.folder / ONNX_FILE) if self.onnx else None
             if self.monai:
-                write_bundle(kept, self.folder / BUNDLE, INTENDED_USE)
+                write_bundle(kept, self.folder / BUNDLE, INTENDED_USE, NOT_ANONYMOUS)
         return Formed(onnx=onnx, base_weights=base_weights(task_named(self.run.task).options(self.run.task_options)))
 
 

@@ -26,7 +26,7 @@ _WEIGHTS = "models/model.safetensors"
 _SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
 
 
-def write_bundle(kept: KeptModel, folder: Path, intended_use: str) -> None:
+def write_bundle(kept: KeptModel, folder: Path, intended_use: str, caution: str) -> None:
     """Write a whole model as a bundle.
 
     Raises:
@@ -39,7 +39,7 @@ def write_bundle(kept: KeptModel, folder: Path, intended_use: str) -> None:
     save_tensors(kept.model, whole(kept.model), folder / _WEIGHTS)
     _write_json(folder / "configs" / "metadata.json", _metadata(kept, intended_use))
     _write_json(folder / "configs" / "inference.json", _inference(kept))
-    write_file(folder / "docs" / "README.md", _readme(kept, intended_use).encode())
+    write_file(folder / "docs" / "README.md", _readme(kept, intended_use, caution).encode())
 
 
 def _inference(kept: KeptModel) -> dict[str, Any]:
@@ -115,11 +115,11 @@ def _metadata(kept: KeptModel, intended_use: str) -> dict[str, Any]:
     }
 
 
-def _readme(kept: KeptModel, intended_use: str) -> str:
+def _readme(kept: KeptModel, intended_use: str, caution: str) -> str:
     wheels = "".join(f", the wheel {each.name} {each.version}" for each in kept.card.plugins)
     return f"""# {kept.card.run}
 
-{intended_use}
+{intended_use} {caution}
 
 This bundle holds settings and weights, and no code. Its network is made by dropfed, so install `dropfed[learning]`
 of the version in `configs/metadata.json`{wheels} beside MONAI, and open it so:

@@ -237,6 +237,7 @@ def test_a_bundle_holds_no_code_and_names_what_it_needs(exported: Path) -> None:
     root = exported / "monai"
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
     assert files == {"configs/inference.json", "configs/metadata.json", "docs/README.md", "models/model.safetensors"}
+    assert "are not anonymous" in (root / "docs" / "README.md").read_text(encoding="utf-8")
     metadata = json.loads((root / "configs" / "metadata.json").read_text(encoding="utf-8"))
     assert {"dropfed", "torchvision"} == metadata["required_packages_version"].keys()
     assert metadata["network_data_format"]["outputs"]["pred"]["channel_def"] == {"0": "background", "1": "vessel"}
@@ -260,7 +261,7 @@ def test_a_bundle_with_other_weights_is_refused_where_it_is_opened(exported: Pat
 def test_a_bundle_of_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
     write_export(tmp_path, **STAGING)
     with pytest.raises(ConfigurationError, match=r"--monai: a bundle holds a whole model, and head\."):
-        write_bundle(open_parts(tmp_path), tmp_path / "monai", "")
+        write_bundle(open_parts(tmp_path), tmp_path / "monai", "", "")
     assert not (tmp_path / "monai").exists()
 
 

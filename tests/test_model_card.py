@@ -106,7 +106,8 @@ def test_the_card_says_what_is_known_and_null_for_the_rest(played: Played, card:
     assert (card["model"]["parameters"], card["model"]["stays_at_sites"]) == (7, ["head.weight"])
     assert (card["privacy"], card["licence"]) == (None, None)
     assert "not for diagnosis" in card["intended_use"]
-    assert any("not a whole model" in limit for limit in card["limits"])
+    for what in ("not a whole model", "are not anonymous"):
+        assert any(what in limit for limit in card["limits"]), what
 
 
 def test_a_last_update_that_came_late_is_the_one_of_the_round_before(tmp_path: Path) -> None:
