@@ -100,8 +100,8 @@ def mechanism(privacy: Privacy, *, images: int, batch_size: int, epochs: int) ->
     if privacy.delta * images >= 1:
         raise ConfigurationError(
             [
-                f"privacy: delta: {privacy.delta:g} is not below one in this site's {images} training images, so that "
-                "one of them may be given away whole; lower it"
+                f"privacy: delta: {privacy.delta:g} is not below 1 / n, of this site's n training images, so that one "
+                "of them may be given away whole; lower it"
             ]
         )
     plain = Mechanism(privacy.max_grad_norm, privacy.noise_multiplier or math.inf, images, min(batch_size, images))

@@ -128,7 +128,7 @@ def test_an_epoch_shows_each_image_once_on_average(images, batch_size, rate, ste
 
 
 def test_too_great_a_delta_and_too_small_an_epsilon_are_refused():
-    with pytest.raises(ConfigurationError, match=r"delta: 0\.01 is not below one in this site's 100 training images"):
+    with pytest.raises(ConfigurationError, match=r"delta: 0\.01 is not below 1 / n, of this site's n training"):
         mechanism(Privacy(max_grad_norm=1.0, delta=0.01, target_epsilon=8.0), images=100, batch_size=8, epochs=1)
     least = Privacy(max_grad_norm=1.0, delta=1e-12, target_epsilon=0.01)
     with pytest.raises(ConfigurationError, match=r"no noise keeps 500 steps within 0\.01; raise it"):
