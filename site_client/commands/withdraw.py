@@ -18,7 +18,11 @@ from site_client.store import Decision, decision, write_decision
 @click.command(help=__doc__)
 @click.argument("run")
 @WORK
-@click.option("--reason", default="", help="Why, in one sentence; the aggregator's people read it.")
+@click.option(
+    "--reason",
+    default="",
+    help="Why, in one sentence, which stays for good: name no person. Whoever reads the folder or an audit sees it.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(run: str, work: Path, reason: str, yes: bool) -> None:
     now = standing(work, run)
@@ -31,8 +35,9 @@ def command(run: str, work: Path, reason: str, yes: bool) -> None:
         say(f"{run}: a person here has withdrawn already, {kept}; the daemon says so in the folder {when}")
         return
     if not yes:
+        said = " The reason stays in the folder for good." if reason else ""
         what = "Leave" if now == "agreed" else "This site has not agreed yet, so this declines. Decline"
-        require_yes(f"{what} {run} for good? No later round will ask this site, and no final model comes.")
+        require_yes(f"{what} {run} for good? No later round will ask this site, and no final model comes.{said}")
     write_decision(work, run, Decision("withdraw", sentence(reason)))
     how = "this site withdraws" if now == "agreed" else "this site has not agreed yet, so this declines"
     say(f"{run}: {how}; the daemon says so in the folder {when}")
