@@ -16,6 +16,9 @@ from pathlib import Path
 
 from shared.escaping import escape
 
+PLEASE_REPORT = "please report it, with the lines of the log once names and paths are taken out of them"
+"""What people are asked to do about a mistake in dropfed; a log tells of files at a hospital."""
+
 
 class DropfedError(Exception):
     """Base of all errors whose text is meant for a person.

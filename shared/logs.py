@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from shared.errors import PLEASE_REPORT
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 from shared.folder.ownership import give_file, make_folder
@@ -86,4 +87,4 @@ def log_to(path: Path, form: LogForm = "text") -> None:
 
 def _log_death(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Log what no code expected, in place of the interpreter's many lines on standard error."""
-    logger.critical("ended by an error that nobody expected; please report it", exc_info=(kind, error, trace))
+    logger.critical("ended by an error that nobody expected; %s", PLEASE_REPORT, exc_info=(kind, error, trace))

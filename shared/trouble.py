@@ -13,7 +13,15 @@ from functools import lru_cache
 from pathlib import Path
 from traceback import extract_tb
 
-from shared.errors import ActionRequiredError, DropfedError, FaultError, PluginError, RejectedError, TransientError
+from shared.errors import (
+    PLEASE_REPORT,
+    ActionRequiredError,
+    DropfedError,
+    FaultError,
+    PluginError,
+    RejectedError,
+    TransientError,
+)
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 
@@ -75,7 +83,7 @@ class UnexpectedError(ActionRequiredError):
 
     def __init__(self, cause: Exception) -> None:
         what = f"{_named(cause)}{_place(cause)}"
-        super().__init__(f"an error that nobody expected, {what}; please report it, with the lines of the log")
+        super().__init__(f"an error that nobody expected, {what}; {PLEASE_REPORT}")
         self.__cause__ = cause
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch._C._distributed_c10d import FileStore
 
-from shared.errors import DropfedError
+from shared.errors import PLEASE_REPORT, DropfedError
 from shared.folder.durable import write_file
 from shared.learning.apart import REST, REST_S, Obstacle, confine, tell_percent
 from shared.learning.blame import blaming
@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
         write_file(folder / TROUBLE, Obstacle.of(trouble).model_dump_json().encode())
         end(1)
     except Exception:
-        logger.exception("ended by an error that nobody expected; please report it")
+        logger.exception("ended by an error that nobody expected; %s", PLEASE_REPORT)
         end(1)
 
 

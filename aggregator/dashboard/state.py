@@ -12,7 +12,7 @@ from aggregator.overview import SiteOverview, overview_of, read_run_in_turn
 from aggregator.run_view import OpenedRun, Round, RunView, view_of, view_run
 from aggregator.store import runs_in
 from shared.durations import duration_text
-from shared.errors import DropfedError
+from shared.errors import PLEASE_REPORT, DropfedError
 from shared.escaping import escape
 from shared.exchange.names import MessageRef
 from shared.exchange.records.run import round_name
@@ -66,7 +66,7 @@ def _in_a_sentence(error: Exception, work: Path) -> str:
         return str(error)
     if isinstance(error, OSError):
         return str(disk_trouble(error, work))
-    logger.error("%s could not be read, by an error that nobody expected; please report it", work, exc_info=error)
+    logger.error("%s could not be read, by an error that nobody expected; %s", work, PLEASE_REPORT, exc_info=error)
     return f"{work} could not be read, by an error that nobody expected: the dashboard's output has it"
 
 

@@ -101,6 +101,7 @@ def test_a_folder_sync_worker_outlives_what_nobody_expected(tmp_path: Path, capl
         assert not site.work()
     told = (work / "sites" / "north" / "trouble.txt").read_text()
     assert "an error that nobody expected, ZeroDivisionError (nobody expected it)" in told
+    assert "once names and paths are taken out" in told
     assert site.is_in_trouble
     assert caplog.text.count("Traceback") == 1
     folder.at = "nowhere"
