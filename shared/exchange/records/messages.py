@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, Field
 
 from shared.errors import ActionRequiredError
 from shared.exchange.names import MAX_ROUND, Kind, Name
 from shared.exchange.records.values import (
+    IF_SAID,
     PROTOCOL,
     Count,
     Digest,
@@ -131,14 +132,9 @@ class Status(Record):
     round: Annotated[int, Field(ge=0, le=MAX_ROUND)]
     progress_percent: Annotated[int, Field(ge=0, le=100)]
     trouble: Sentence | None
-    software: Software | None = None
+    software: Annotated[Software | None, IF_SAID] = None
     own_head: Head
     aggregator_head: Head
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if name != "software" or value is not None}
 
 
 def _is_on_a_server(url: str) -> str:

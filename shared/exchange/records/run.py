@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    SerializerFunctionWrapHandler,
-    Tag,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from shared.exchange.forms import text_like
 from shared.exchange.names import MAX_ROUND, ROUND_CONFIGURATION, RUN_CONFIGURATION, Name
-from shared.exchange.records.values import Count, Digest, Payload, Record, ScoreColumn
+from shared.exchange.records.values import IF_SAID, Count, Digest, Payload, Record, ScoreColumn
 from shared.exchange.records.wire import PLAIN, Encrypt, Wire
 from shared.exchange.retention import KEEP_PATTERN
 from shared.plurals import pluralize
@@ -162,15 +154,6 @@ class Start(Record):
     start_sha256: Digest | None = None
 
 
-_LATER = frozenset(
-    {
-        *("tolerance_score", "score_every", "start", "plugins", "scores", "stop_after", "trainer", "baseline"),
-        *("support", "paired", "late"),
-    }
-)
-"""Keys of ``run.yaml`` that are younger than some runs: they are written only where they say something."""
-
-
 FIXED_COLUMNS = ("round", "epoch", "split", "images", "learning_rate", "loss")
 """The columns with which every table of scores begins."""
 
@@ -257,11 +240,14 @@ class RunConfiguration(Payload):
         Tolerance | None, Field(description="what a site's score must exceed; null: models are not scored")
     ] = USUAL_TOLERANCE
     tolerance_score: Annotated[
-        Name | None, Field(description="by what a whole model is scored; left out of a run that does not say it")
+        Name | None,
+        IF_SAID,
+        Field(description="by what a whole model is scored; left out of a run that does not say it"),
     ] = None
     sites_per_round: Annotated[int | None, Field(ge=1, description="sites asked in a round; None: all")] = None
     score_every: Annotated[
         int | None,
+        IF_SAID,
         Field(ge=1, description="rounds from one that sites score to the next; left out of a run without it"),
     ] = None
     quorum: Annotated[int, Field(ge=1, description="sites needed to close a round at its deadline")] = 1
@@ -281,34 +267,43 @@ class RunConfiguration(Payload):
     combination: Combination = Mean()
     privacy: Privacy | None = None
     start: Annotated[
-        Start | None, Field(description="the model that training begins with; left out of a run that has none")
+        Start | None, IF_SAID, Field(description="the model that training begins with; left out of a run that has none")
     ] = None
     stop_after: Annotated[
         StopAfter | None,
+        IF_SAID,
         Field(description="ends the run once nothing is gained; left out of one that has all its rounds"),
     ] = None
-    plugins: Annotated[list[Plugin], Field(max_length=16, description="wheels that it needs at both ends")] = []
+    plugins: Annotated[
+        list[Plugin], IF_SAID, Field(max_length=16, description="wheels that it needs at both ends")
+    ] = []
     scores: Annotated[
-        dict[ScoreColumn, Range], Field(max_length=64, description="columns beside those that the protocol describes")
+        dict[ScoreColumn, Range],
+        IF_SAID,
+        Field(max_length=64, description="columns beside those that the protocol describes"),
     ] = {}
     baseline: Annotated[
         Literal["local"] | None,
+        IF_SAID,
         Field(description="local: each site also trains a model alone, which stays there; left out of a run without"),
     ] = None
     support: Annotated[
         bool,
+        IF_SAID,
         Field(description="whether scores come with each class's images and a standard error; older runs lack it"),
     ] = False
     paired: Annotated[
         bool,
+        IF_SAID,
         Field(description="whether sites compare each model with that of start; left out of a run that does not"),
     ] = False
     late: Annotated[
         Literal["next"] | None,
+        IF_SAID,
         Field(description="next: an answer that comes once its round is closed counts in the next one; else in none"),
     ] = None
     trainer: Annotated[
-        ExternalTrainer | None, Field(description="a program outside dropfed; left out of a run that has none")
+        ExternalTrainer | None, IF_SAID, Field(description="a program outside dropfed; left out of a run that has none")
     ] = None
 
     @property
@@ -343,11 +338,6 @@ class RunConfiguration(Payload):
                 f"learning_rate: falls to 0 within {pluralize(self.rounds, 'round')}; raise factor or shorten period"
             )
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialize(self)
-        return {name: fields[name] for name in fields if name not in _LATER or fields[name]}
 
 
 class RoundConfiguration(Payload):

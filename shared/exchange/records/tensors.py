@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from shared.doors.tensor_file import MOST_DIMENSIONS, MOST_NUMBERS, count_of
 from shared.exchange.forms import text_like
 from shared.exchange.names import TENSORS, Kind
-from shared.exchange.records.values import Payload, Record, TensorName
+from shared.exchange.records.values import IF_SAID, Payload, Record, TensorName
 
 MOST_IN_ALL = 1 << 32
 """Numbers in all tensors of a run."""
@@ -62,7 +62,7 @@ class Sharing(Payload):
     buffers: list[TensorName] = []
     start: dict[TensorName, TensorShape]
     frozen: list[TensorName] = []
-    from_file: list[TensorName] = []
+    from_file: Annotated[list[TensorName], IF_SAID] = []
     personal: list[TensorName]
     to_site: Groups = {}
     measured: Groups = {}
@@ -76,11 +76,6 @@ class Sharing(Payload):
         if sum(count_of(tensor.shape) for part in parts for tensor in part.values()) > MOST_IN_ALL:
             raise ValueError(f"tensors: have more than {MOST_IN_ALL} numbers in all")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialize(self)
-        return {name: fields[name] for name in fields if name != "from_file" or self.from_file}
 
     def groups(self, kind: Kind, *, trains: bool = True) -> Groups:
         """Return the groups that a message of a kind brings, in a round that trains or in the closing one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from operator import not_
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -79,6 +80,12 @@ TensorName = Annotated[
         "a tensor's path, as in encoder.layer1.0.weight, at most 200 characters",
     ),
 ]
+
+
+IF_SAID = Field(exclude_if=not_)
+"""Of a key that is younger than some records: it is written only where it says something, so that those keep their
+bytes.
+"""
 
 
 def most(count: str) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from shared.doors.numbers import finite
 from shared.exchange.names import CARD, MAX_ROUND, VERDICT, Name
-from shared.exchange.records.values import DecimalText, Digest, Payload, Record, RoundText, Sentence, ShareText
+from shared.exchange.records.values import IF_SAID, DecimalText, Digest, Payload, Record, RoundText, Sentence, ShareText
 
 
 class CameLate(Record):
@@ -46,7 +46,7 @@ class Verdict(Payload):
     weight: ShareText | None
     epsilon: DecimalText | None = None
     reason: Sentence
-    late: CameLate | None = None
+    late: Annotated[CameLate | None, IF_SAID] = None
 
     @property
     def share(self) -> float:
@@ -66,11 +66,6 @@ class Verdict(Payload):
     def why(self) -> str:
         """Its reason, and what became of an answer that came late."""
         return f"{self.reason}; {self.of_late}" if self.of_late else self.reason
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if name != "late" or value is not None}
 
 
 class FinalCard(Payload):

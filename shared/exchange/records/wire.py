@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from shared.exchange.names import GLOBAL_MODEL, SITE_MODEL, Kind, is_weights
-from shared.exchange.records.values import Count, Digest, Record, Wrapped
+from shared.exchange.records.values import IF_SAID, Count, Digest, Record, Wrapped
 
 Numbers = Literal["float32", "bfloat16", "float16"]
 
@@ -52,8 +52,8 @@ class FileEntry(Record):
 
     size: Count
     sha256: Digest
-    wire: Wire = PLAIN
-    encrypted: Wrapped | None = None
+    wire: Annotated[Wire, Field(exclude_if=lambda wire: wire == PLAIN)] = PLAIN
+    encrypted: Annotated[Wrapped | None, IF_SAID] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -69,9 +69,3 @@ class FileEntry(Record):
         if value is None:
             raise ValueError("is left out where the file is not encrypted")
         return value
-
-    @model_serializer(mode="wrap")
-    def _without_plain(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialize(self)
-        left_out = [*["wire"] * (self.wire == PLAIN), *["encrypted"] * (self.encrypted is None)]
-        return {name: fields[name] for name in fields if name not in left_out}

@@ -9,22 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    SerializerFunctionWrapHandler,
-    Tag,
-    field_validator,
-    model_serializer,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 
 from shared.errors import ConfigurationError
 from shared.exchange.forms import text_like
 from shared.exchange.reading import check_record
-from shared.exchange.records.values import Digest
+from shared.exchange.records.values import IF_SAID, Digest
 from shared.folder.durable import hash_file
 from shared.learning.models import ENCODERS, WITHOUT_BATCH_NORM
 
@@ -69,13 +59,8 @@ class WeightsFile(_Choice):
     """Where the file comes from: an address, or words."""
     licence: _Told
     """Under which it may be used and handed on."""
-    at_sites: bool = False
+    at_sites: Annotated[bool, IF_SAID] = False
     """Whether each site takes what of them never changes from its own copy of the file, so that nobody hands it on."""
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_said(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialize(self)
-        return {name: fields[name] for name in fields if name != "at_sites" or self.at_sites}
 
     def found(self, folders: Sequence[Path]) -> Path:
         """Return where the file lies.
