@@ -20,6 +20,7 @@ from aggregator.folder_sync import FolderSync
 from aggregator.model_work import ModelWork
 from aggregator.results import best_so_far, choose_final, no_gain, run_outcome, run_standstills
 from aggregator.store import RunStore, training_images, withdrawal_of
+from shared.doors.json_text import canonical
 from shared.doors.numbers import finite
 from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, PluginError, Stopped
 from shared.exchange import names
@@ -33,7 +34,6 @@ from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.records.wire import PLAIN, FileEntry, encrypts
-from shared.exchange.signing import canonical
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.folder.durable import disk_trouble

@@ -12,6 +12,7 @@ from aggregator.enrolment import enrol, put_back
 from aggregator.look import look
 from aggregator.site import PUBLISHED, enrolled_in, peer_of
 from aggregator.store import withdrawal_of
+from shared.doors.json_text import canonical
 from shared.errors import (
     ActionRequiredError,
     ConfigurationError,
@@ -32,7 +33,7 @@ from shared.exchange.order import ending_of
 from shared.exchange.records.messages import Invite
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.signing import SigningKey, canonical, digest_of
+from shared.exchange.signing import SigningKey, digest_of
 from shared.folder.contract import Entry, Folder
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.forbearing import ForbearingFolder

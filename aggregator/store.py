@@ -38,6 +38,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from shared.doors.json_text import canonical
 from shared.doors.numbers import finite
 from shared.doors.schema import AnyRecord
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
@@ -52,7 +53,6 @@ from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList
 from shared.exchange.records.values import Count, Record, ShareText, decimal_text, sentence
 from shared.exchange.records.verdicts import FinalCard, Verdict
-from shared.exchange.signing import canonical
 from shared.exchange.trust import open_record
 from shared.exchange.weights import TensorFile, write_tensors
 from shared.folder.durable import sync_folder, write_file
@@ -61,9 +61,9 @@ from shared.learning.run_files import RunFiles, Scored
 from shared.trouble import held_against
 
 MOST_NAMED = 3  # settings that differ
-_TURN = "turn.txt"
 _TOLD = "told-by-code.json"
 _WAITED = "waited.json"
+_TURN = "turn.txt"
 """Name of the file in a work directory that names the run which was launched last."""
 
 
@@ -119,6 +119,8 @@ class RunStore(RunFiles):
     def __init__(self, work: Path, run: str) -> None:
         super().__init__(work / "runs" / run, run)
         self._work = work
+        self._card, self._aborted = self.home / "final" / names.CARD, self.home / "aborted.txt"
+        self._trouble, self._ciphertexts = self.home / "trouble.txt", self.home / "ciphertext"
 
     @property
     def goes_on_by(self) -> str:
@@ -369,10 +371,6 @@ class RunStore(RunFiles):
         """What a plug-in does wrong; empty if nothing."""
         return self._trouble.read_text("utf-8", errors="replace") if self._trouble.exists() else ""
 
-    @property
-    def _trouble(self) -> Path:
-        return self.home / "trouble.txt"
-
     def queue(self) -> None:
         """Have a run that is begun wait for its turn; one that does keeps its place."""
         if not self.is_queued:
@@ -484,18 +482,6 @@ class RunStore(RunFiles):
         return marks
 
     # --- files ---------------------------------------------------------------------------------------------
-
-    @property
-    def _card(self) -> Path:
-        return self.home / "final" / names.CARD
-
-    @property
-    def _aborted(self) -> Path:
-        return self.home / "aborted.txt"
-
-    @property
-    def _ciphertexts(self) -> Path:
-        return self.home / "ciphertext"
 
     def _write(self, path: Path, record: Record) -> None:
         write_file(path, canonical(record.model_dump()))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+from shared.doors.json_text import canonical
 from shared.errors import (
     ConfigurationError,
     DropfedError,
@@ -21,7 +22,6 @@ from shared.exchange.order import consent_of, ending_of
 from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import sentence
-from shared.exchange.signing import canonical
 from shared.exchange.weights import check_tensors
 from site_client import store
 from site_client.commitment import commit, release

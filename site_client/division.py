@@ -18,11 +18,11 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
+from shared.doors.json_text import canonical
 from shared.errors import ActionRequiredError
 from shared.escaping import quoted
 from shared.exchange.names import Name
 from shared.exchange.records.values import Count, DecimalText, Digest, Record
-from shared.exchange.signing import canonical
 from shared.folder.durable import read_private, write_file
 from shared.learning.data.division import Block
 from shared.learning.data.sets import SetName

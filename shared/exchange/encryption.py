@@ -37,11 +37,12 @@ from nacl.utils import random
 
 from shared.doors import Refusal, ciphertext, keys
 from shared.doors.ciphertext import BLOCK_BYTES, HEADER_BYTES, MORE_BYTES, NONCE_BYTES
+from shared.doors.json_text import canonical
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange.names import MessageRef
 from shared.exchange.records.messages import Federation, SiteCard
 from shared.exchange.records.wire import FileEntry
-from shared.exchange.signing import KeptKey, canonical
+from shared.exchange.signing import KeptKey
 from shared.folder.durable import writing
 
 ENCRYPTION_KEY_FILE = "encryption.key"

@@ -24,22 +24,6 @@ from shared.errors import ActionRequiredError
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.folder.durable import read_private, write_file
 
-__all__ = [
-    "KEY_FILE",
-    "NEW_KEY_FILE",
-    "Json",
-    "KeptKey",
-    "SigningKey",
-    "canonical",
-    "digest_of",
-    "enrolment_code",
-    "fingerprint",
-    "in_groups",
-    "is_public_key",
-    "open_signed",
-]
-
-
 KEY_FILE, NEW_KEY_FILE = "signing.key", "signing.key.new"
 """Names, in a work directory, of the file with its signing key, and of one that is to take its place."""
 
