@@ -14,7 +14,6 @@ from shared.audit.verify import verified
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.names import MessageRef
 from shared.exchange.records.values import AnyPayload
-from shared.exchange.tables import MetricsRow
 from shared.exchange.trust import Message
 
 if TYPE_CHECKING:
@@ -96,14 +95,8 @@ class DropFolder:
             if message.ref.kind == "update":
                 finding = message.findings[0].what if message.findings else ""
                 before = {"run": message.ref.run, "site": self.site, "finding": finding}
-                told += [(before, row) for row in self._rows(message.ref)]
+                told += [(before, row) for row in self._reading.readable_table(message.ref.run, message.ref.round_no)]
         return metrics_frame(["run", "site", "finding"], told)
-
-    def _rows(self, ref: MessageRef) -> list[MetricsRow]:
-        try:
-            return self._reading.table(ref.run, ref.round_no)
-        except RejectedError:
-            return []
 
     def _about(self, ref: MessageRef) -> list[Finding]:
         return [each for each in self.findings if each.file == ref.path or each.file.startswith(f"{ref.path}/")]

@@ -20,7 +20,6 @@ found elsewhere, and nothing is compared with it here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 
 from shared.audit.reading import HiddenError, Reading
@@ -33,7 +32,7 @@ from shared.exchange.records.run import BelowLast, RoundConfiguration, RunConfig
 from shared.exchange.records.values import decimal_text, fewest, most
 from shared.exchange.records.verdicts import CameLate, FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN
-from shared.exchange.tables import MetricsRow, epsilon_in, require_learning_rate
+from shared.exchange.tables import epsilon_in, require_learning_rate
 from shared.exchange.trust import Message
 from shared.learning.answers import REASONS, SOUND, UNANSWERED, comparison, limit_below
 from shared.learning.choice import received_rows, validation_means
@@ -44,17 +43,8 @@ from shared.learning.spoilers import TOGETHER
 from shared.learning.tasks import SELECTION_SCORES
 
 
-@dataclass(frozen=True)
-class Loose:
-    """A record that says what it may not, by those it follows from."""
-
-    file: str
-    what: str
-    since: str
-
-
-def loose_records(reading: Reading) -> Iterator[Loose]:
-    """Yield every record of a folder that does not follow from the others."""
+def find_loose_records(reading: Reading) -> None:
+    """Note every record of a folder that says what it may not, by those it follows from."""
     for message in reading.messages.values():
         run = reading.configuration(message.ref.run)
         if run is None:
@@ -62,7 +52,7 @@ def loose_records(reading: Reading) -> Iterator[Loose]:
         check = _CHECKS.get(message.ref.kind)
         with reading.looking_at(message.ref.path, message.manifest.created):
             for name, what in check(reading, message, run) if check else ():
-                yield Loose(f"{message.ref.path}/{name}", what, message.manifest.created)
+                reading.find(f"{message.ref.path}/{name}", what, message.manifest.created)
 
 
 def _offer(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
@@ -88,7 +78,7 @@ def _round(reading: Reading, message: Message, run: RunConfiguration) -> Iterato
 
 
 def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    table = _table(reading, message.ref)
+    table = reading.readable_table(message.ref.run, message.ref.round_no)
     asked = MessageRef("round", message.ref.run, message.ref.round_no)
     configuration = reading.record_or_none(asked, RoundConfiguration)
     if configuration is not None:
@@ -111,14 +101,6 @@ def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterat
             agreed = consent.images.get(split, "0")
             if fewest(told) > most(agreed):  # fewer there may be: of what was lost since, nothing is told
                 yield names.METRICS, f"tells of {told} {split} images, and the consent of {agreed}"
-
-
-def _table(reading: Reading, ref: MessageRef) -> list[MetricsRow]:
-    """Return the table of a site's answer; empty where there is none that holds."""
-    try:
-        return reading.table(ref.run, ref.round_no)
-    except RejectedError:
-        return []
 
 
 # --- verdicts ----------------------------------------------------------------------------------------------
@@ -261,7 +243,7 @@ def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConf
         theta = verdict.theta if names.RELIABILITY in answer.manifest.files else None
     if verdict.theta != theta:
         yield f"tells the θ {verdict.theta}, the answer {theta}"
-    table = _table(reading, answer.ref)
+    table = reading.readable_table(answer.ref.run, answer.ref.round_no)
     spent = epsilon_in(table) if is_sound and run.privacy is not None else None
     if table and verdict.epsilon != (told := None if spent is None else decimal_text(spent)):
         yield f"tells the ε {verdict.epsilon}, the answer {told}"
@@ -355,7 +337,7 @@ def _of_its_epsilon(reading: Reading, card: FinalCard, run: RunConfiguration) ->
     updates = (MessageRef("update", run.run, number) for number in range(1, run.rounds + 2))
     answers = [answer for ref in updates if (answer := reading.messages.get(ref)) is not None]
     for answer in answers:
-        if (epsilon := epsilon_in(_table(reading, answer.ref))) is not None:
+        if (epsilon := epsilon_in(reading.readable_table(run.run, answer.ref.round_no))) is not None:
             spent[decimal_text(epsilon)] = epsilon
             if MessageRef("verdict", run.run, answer.ref.round_no) in reading.answers.get(answer.digest, ()):
                 least = max(least, epsilon)
@@ -370,7 +352,7 @@ def _of_its_validation(reading: Reading, card: FinalCard, run: RunConfiguration)
     """Yield where the card and this site's own scores differ; in a run of one site these are all that it may hold."""
     site = reading.opened.site
     refs = {number: MessageRef("update", run.run, number) for number in range(1, run.rounds + 2)}
-    tables = {number: _table(reading, ref) for number, ref in refs.items()}
+    tables = {number: reading.readable_table(run.run, number) for number in refs}
     rows = received_rows({number: {site: table} for number, table in tables.items()}, "validation")
     told = validation_means(rows, card.score_name)
     for aggregate, own in told.items():

@@ -25,7 +25,7 @@ from shared.doors.schema import Faults, fill
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.names import Name
 from shared.exchange.records.values import PROTOCOL, Digest, Protocol, Record, Time, now_text
-from shared.exchange.signing import SigningKey, fingerprint, in_groups, open_signed
+from shared.exchange.signing import fingerprint, in_groups, open_signed
 from shared.moments import moment_text
 from shared.plurals import pluralize
 
@@ -100,11 +100,6 @@ def _root(leaves: Sequence[bytes]) -> bytes:
 
 def _in_order(entries: Mapping[str, bytes]) -> list[bytes]:
     return [entries[name] for name in sorted(entries, key=str.encode)]
-
-
-def sign(found: Closing, key: SigningKey) -> bytes:
-    """Return the signed statement: a record as every other of the protocol."""
-    return key.sign(found.model_dump())
 
 
 @dataclass(frozen=True)

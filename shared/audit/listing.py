@@ -60,9 +60,6 @@ class Listing:
         """Scratch folders, by the names of either protocol."""
         self._walk("")
 
-    def _find(self, path: str, what: str) -> None:
-        self.odd[path] = what
-
     def _walk(self, path: str) -> None:
         entries = self._entries(path)
         if entries == [] and (due := _due_in(path)) and not isinstance(self._folder, MirroredFolder):
@@ -72,7 +69,7 @@ class Listing:
             if entry.is_folder:
                 self._enter(inside)
             elif entry.size is None:
-                self._find(inside, "is no plain file, but a link, a pipe or the like")
+                self.odd[inside] = "is no plain file, but a link, a pipe or the like"
             else:
                 self.sizes[inside] = entry.size
                 ref = ref_at(path)
@@ -88,7 +85,7 @@ class Listing:
         elif _may_hold_files(path):
             self._walk(path)
         else:
-            self._find(path, "is a folder that does not belong here")
+            self.odd[path] = "is a folder that does not belong here"
 
     def _check_scratch(self, path: str) -> None:
         """Check that nothing hides in a scratch folder: each file holds a known text, or the beginning of one
@@ -99,7 +96,7 @@ class Listing:
             if entry.is_folder and path in self.scratch and entry.name == BELOW:
                 self._check_scratch(inside)
             elif entry.size is None or entry.name not in (*FILES, LARGE) or not self._is_known_text(inside, entry.name):
-                self._find(inside, "is not what a `check` writes into its scratch folder")
+                self.odd[inside] = "is not what a `check` writes into its scratch folder"
 
     def _entries(self, path: str) -> list[Entry] | None:
         """Return what lies in one folder; None if it cannot be listed, or has just gone as a check's does."""
@@ -107,7 +104,7 @@ class Listing:
             with blamed(self._folder, path):
                 return self._folder.list(path)
         except RejectedError as error:
-            self._find(error.file, error.reason)
+            self.odd[error.file] = error.reason
         except NotFoundError:
             pass
         return None

@@ -16,7 +16,7 @@ from shared.audit.archive import Archive, open_archive
 from shared.audit.reading import Reading
 from shared.audit.sites import by_site, read_folders, unnamed
 from shared.audit.verify import verified
-from shared.commands import FILE_HERE, ask_password, say
+from shared.commands import AS_JSON, FILE_HERE, ask_password, say
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.plurals import pluralize
@@ -43,7 +43,7 @@ def on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(archive=archive, key=key, **options)
 
     for decorate in (
-        click.option("--json", "as_json", is_flag=True, help="For scripts."),
+        AS_JSON,
         click.option("--ca-file", type=click.Path(path_type=Path, exists=True), help="Trust this authority."),
         click.option(
             "--secret-key",

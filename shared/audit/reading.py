@@ -367,15 +367,8 @@ class Reading(Ledger):
     def is_hidden(self, ref: MessageRef, name: str) -> bool:
         """Return whether a file that a message names is encrypted, and no key opens it."""
         message = self.messages.get(ref)
-        if message is None or name not in message.manifest.files:
-            return False
-        try:
-            self._said(message, name)
-        except HiddenError:
-            return True
-        except RejectedError:
-            return False  # which is found where the file is read
-        return False
+        entry = message.manifest.files.get(name) if message else None
+        return entry is not None and entry.encrypted is not None and self.key_of_run(ref.run) is None
 
     def consent(self, run: str) -> Consent | None:
         """Return what the site answered to the offer of a run; None where there is no answer that holds."""

@@ -41,7 +41,6 @@ from shared.exchange.records.values import now_text
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.signing import fingerprint, in_groups
 from shared.exchange.tables import SPLITS, epsilon_in
-from shared.exchange.trust import Peer
 from shared.learning.outcome import outcome_by_tables
 from shared.moments import moment_text
 from shared.pages.render import render
@@ -180,17 +179,12 @@ def _began(readings: Mapping[str, Reading], run: str) -> str:
     return min(reading.runs[run] for reading in readings.values() if run in reading.runs)
 
 
-def _later_keys(side: Peer) -> list[Document]:
-    """Return the keys that a side handed over to, in order, and when."""
-    return [{"key": each.key, "since": each.created} for each in side.handovers]
-
-
 def _site(reading: Reading, audit: Audit) -> Document:
     federation, card = reading.opened, reading.site_card
     return {
         "site": federation.site,
         "key": federation.site_key,
-        "later_keys": _later_keys(reading.site),
+        "later_keys": [{"key": each.key, "since": each.created} for each in reading.site.handovers],
         "sheets": [
             {"path": path, "created": record.created, "agrees": record.agrees}
             for path, record in reading.surveys.items()
@@ -294,8 +288,7 @@ def _most_spent(reading: Reading, run: str, verdicts: Sequence[Verdict]) -> floa
     """Return the greatest ε that the site's own tables or the verdicts on them tell: of a late answer, which counts too
     (protocol 6.4), no verdict tells it.
     """
-    by_round = readable_tables({"": reading}, run, rounds_of({"": reading}, run)).values()
-    spent = [epsilon_in(table) for tables in by_round for table in tables.values()]
+    spent = [epsilon_in(reading.readable_table(run, number)) for number in rounds_of({"": reading}, run)]
     spent += [None if verdict.epsilon is None else finite(verdict.epsilon) for verdict in verdicts]
     return max((epsilon for epsilon in spent if epsilon is not None), default=None)
 

@@ -32,7 +32,7 @@ from functools import partial
 
 from shared.audit import protocol_1
 from shared.audit.archive import MirroredFolder
-from shared.audit.bindings import loose_records
+from shared.audit.bindings import find_loose_records
 from shared.audit.contents import check_contents
 from shared.audit.reading import UNKNOWN, Finding, HiddenError, Reading
 from shared.audit.sites import one_chain
@@ -128,8 +128,7 @@ class _Verification:
                 self._check_form(message)
                 for name in message.manifest.files:
                     self._check_payload(message, name)
-            for loose in loose_records(reading):
-                self._find(loose.file, loose.what, loose.since)
+            find_loose_records(reading)
             for sender in (AGGREGATOR, federation.site):
                 self._check_chain(sender)
             self._check_order(self._check_replies())

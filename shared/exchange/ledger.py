@@ -110,6 +110,13 @@ class Ledger(ABC):
         except NotFoundError:
             return []
 
+    def readable_table(self, run: str, round_no: int) -> list[MetricsRow]:
+        """Return the table of the site's answer in a round; empty where there is none that holds."""
+        try:
+            return self.table(run, round_no)
+        except RejectedError:
+            return []
+
     @abstractmethod
     def configuration(self, run: str) -> RunConfiguration | None:
         """Return a run's configuration, as signed with the offer; None where it does not hold."""

@@ -59,7 +59,7 @@ def command(
             raise SystemExit(1)
         if output.exists():
             raise ConfigurationError([f"{output}: is there already; name another file with --output"])
-        write_file(output, closing.sign(found, _key_at(key_file)))
+        write_file(output, _key_at(key_file).sign(found.model_dump()))
         say(f"wrote {output}", err=True)
     show_document(found.model_dump(), closing.lines(found), as_json=as_json)
     for site in open_folders(readings, run):

@@ -135,7 +135,7 @@ class Replayer:
             if site in found.answered:
                 scored[site] = yield from self._check(site, found, found.answered[site], paths[site], updates)
                 continue
-            scored[site] = self._unanswered(verdict)
+            scored[site] = None if verdict.status in UNANSWERED else Scored.refused(verdict.reason or "refused")
             if site in found.late:
                 checked = yield from self._check(site, found, found.late[site], paths[site], updates)
                 late[site] = Late(update=found.late[site].digest, scored=checked)
@@ -167,13 +167,6 @@ class Replayer:
             except RejectedError as error:
                 found.gone[site] = f"{error}"
         return paths
-
-    @staticmethod
-    def _unanswered(verdict: Verdict) -> Scored | None:
-        """Return what an aggregator knows of a site whose answer did not come in time, or was refused as it came."""
-        if verdict.status in UNANSWERED:
-            return None
-        return Scored.refused(verdict.reason or "refused")
 
     def _check(
         self, site: str, found: Round, message: Message, paths: Mapping[str, Path], updates: dict[str, Update]
@@ -224,7 +217,7 @@ class Replayer:
         return all(self._models.aggregate_path(aggregate).exists() for aggregate in aggregates)
 
     def _look_into(self, model: Path, shown_as: str) -> None:
-        """Check that a file is a model of the run; if the held-out images are here, score it and compare."""
+        """Check that a file is a model of the run."""
         load_checked(self._network, self._sharing.shared, model, shown_as)
 
     def _score(self, site: str, found: Round, told: str | None, model: Path, shown_as: str) -> Iterator[Step]:

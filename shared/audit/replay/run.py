@@ -59,8 +59,8 @@ def replay(
     run: str,
     *,
     scratch: Path,
-    heldout: Path | None = None,
-    weights: Path | None = None,
+    heldout: Path | None,
+    weights: Path | None,
 ) -> list[Step]:
     """Return every step of a run, computed again.
 
@@ -120,11 +120,9 @@ class _Replay:
         options = self._task.options(run.task_options)
         images = self._task.open_images(heldout, options) if heldout else None
         classes = len(images.classes) if images else ANY_CLASSES
-        if images is not None and listed.from_file:
-            begin = published(run, self._task, [_required(run, weights)])
-            self._network = network_of(run, self._task, self._method, classes, prepare=begin)
-        else:
-            self._network = network_of(run, self._task, self._method, classes)
+        takes_published = images is not None and listed.from_file
+        begin = published(run, self._task, [_required(run, weights)]) if takes_published else lambda _: None
+        self._network = network_of(run, self._task, self._method, classes, prepare=begin)
         self._groups = self._method.groups(self._network, listed)
         self._heldout: HeldOutSet | None = None
         if images is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from shared.escaping import escape
 
@@ -33,10 +34,8 @@ def lacking(round_no: int, what: str, why: str) -> Step:
 
 def counts(steps: Iterable[Step]) -> dict[str, int]:
     """Return how many steps had which outcome."""
-    found = dict.fromkeys(("same", "differs", "not replayable"), 0)
-    for step in steps:
-        found[step.outcome] += 1
-    return found
+    found = Counter(step.outcome for step in steps)
+    return {outcome: found[outcome] for outcome in get_args(Outcome)}
 
 
 def lines(steps: list[Step]) -> Iterator[str]:
