@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.types import FuncParamType
 
 from aggregator.commands import WORK
 from aggregator.configuration import read_configuration
@@ -30,22 +31,14 @@ AnswerT = TypeVar("AnswerT")
 UNASKED = "pass it as an option, or use --defaults"
 
 
-class _Names(click.ParamType[list[str]]):
-    """Names with commas or spaces between them."""
-
-    name = "names"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
-        return value.replace(",", " ").split()
+def _names(text: str) -> list[str]:
+    """Return names that have commas or spaces between them."""
+    return text.replace(",", " ").split()
 
 
-class _Method(click.ParamType[str]):
-    """A method's name; the methods are listed above the question, and not in it."""
-
-    name = "method"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return click.Choice(method_names()).convert(value, param, ctx)
+def _method(text: str) -> str:
+    """Return a method's name; the methods are listed above the question, and not in it, as a ``Choice`` has them."""
+    return click.Choice(method_names()).convert(text, None, None)
 
 
 @click.command(help=__doc__)
@@ -91,8 +84,8 @@ def command(
     answers = draft.answers
     questions: dict[str, tuple[str, Any, click.ParamType[Any]]] = {
         "run": ("Name of the run", answers.run, click.STRING),
-        "method": ("Method", answers.method, _Method()),
-        "sites": ("Sites", ", ".join(answers.sites), _Names()),
+        "method": ("Method", answers.method, FuncParamType(_method)),
+        "sites": ("Sites", ", ".join(answers.sites), FuncParamType(_names)),
         "rounds": ("Rounds of training", answers.rounds, click.INT),
     }
     for name, question in questions.items():
