@@ -19,9 +19,7 @@ from shared.folder.durable import write_file
 logger = logging.getLogger(__name__)
 
 
-def enrol(
-    home: Path, folder: Folder, invite: Invite, key: SigningKey, encryption_key: EncryptionKey | None = None
-) -> bool:
+def enrol(home: Path, folder: Folder, invite: Invite, key: SigningKey, encryption_key: EncryptionKey | None) -> bool:
     """Accept a site's card, if it is there, then say in its folder who takes part; return whether it is there.
 
     Args:

@@ -63,7 +63,7 @@ class FolderSync:
         *,
         invite: Invite,
         key: SigningKey,
-        encryption_key: EncryptionKey | None = None,
+        encryption_key: EncryptionKey | None,
         stop: threading.Event,
         longest_interval_s: float,
         on_news: Callable[[], None],

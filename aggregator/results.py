@@ -16,7 +16,7 @@ from shared.learning.choice import best_of, choose, ends_early, received_rows, r
 from shared.learning.outcome import Outcome, Standstill, outcome_by_tables, standstills
 
 
-def best_so_far(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str, *, in_turn: bool = False) -> int:
+def best_so_far(store: RunStore, ledgers: Mapping[str, Mirror], score_name: str, *, in_turn: bool) -> int:
     """Return the aggregate that would be chosen now; arguments as for ``choice.choose``."""
     if in_turn:
         return max(_kept(store))
@@ -31,7 +31,7 @@ def choose_final(
     score_name: str,
     ended: str,
     *,
-    in_turn: bool = False,
+    in_turn: bool,
 ) -> FinalCard:
     """Choose among the aggregates that are kept; arguments as for ``choice.choose``."""
     verdicts = {round_no: store.verdicts(round_no) or {} for round_no in range(1, store.round_no + 1)}

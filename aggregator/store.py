@@ -290,7 +290,7 @@ class RunStore(RunFiles):
         opened = self._read(self._opened(round_no), Opened)
         return opened.askings if opened else []
 
-    def sent_path(self, round_no: int, site: str | None = None) -> Path:
+    def sent_path(self, round_no: int, site: str | None) -> Path:
         """Return the global model, or that of one site alone, in the form in which a round sends it."""
         return self._round(round_no) / "sent" / f"{site or 'all'}{names.WEIGHTS_SUFFIX}"
 

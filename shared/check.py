@@ -167,7 +167,7 @@ def look_at_way(url: str, ca_file: Path | None, settings: str) -> Iterator[Findi
         yield Finding("warning", f"TLS: the certificate ends on {certificate.ends:%Y-%m-%d}; have it renewed in time")
 
 
-def look_at_server(folder: Folder, on_measured: Callable[[Capabilities], object] = lambda _: None) -> Iterator[Finding]:
+def look_at_server(folder: Folder, on_measured: Callable[[Capabilities], object]) -> Iterator[Finding]:
     """Check that the folder can be entered, and what its server can do; a scratch folder there is removed again.
 
     Args:

@@ -101,6 +101,7 @@ class Staged:
                 LocalFolder(self.drops[site]),
                 invite=read_invite(self.work, site),
                 key=key,
+                encryption_key=None,
                 stop=stop,
                 longest_interval_s=0.01,
                 on_news=lambda: None,
@@ -158,7 +159,7 @@ class StagedSite:
         self.folder.create(names.SITE_CARD, self.card)
         key = SigningKey.at(self.home / "signing.key")
         peer = Peer("retina", name, AGGREGATOR, invite.aggregator_key)
-        self.channel = Channel(self.home, self.folder, me=name, key=key, peer=peer)
+        self.channel = Channel(self.home, self.folder, me=name, key=key, peer=peer, encryption_key=None)
         self.heartbeat = Heartbeat(self.home, read_configuration(self.home), self.folder, key)
 
     def acts(self) -> None:

@@ -99,6 +99,7 @@ def exchange(work: Path, home: Path, *join_options: str) -> None:
         open_folder(work, configuration.sites["north"]),
         invite=read_invite(work, "north"),
         key=key,
+        encryption_key=None,
         stop=threading.Event(),
         longest_interval_s=0.01,
         on_news=lambda: None,
@@ -111,7 +112,9 @@ def exchange(work: Path, home: Path, *join_options: str) -> None:
     )
     assert end.work(), "publishes"
     own_key = SigningKey.at(home / "signing.key")
-    hospital = Channel(home, own, me="north", key=own_key, peer=Peer("retina", "north", AGGREGATOR, key.public))
+    hospital = Channel(
+        home, own, me="north", key=own_key, peer=Peer("retina", "north", AGGREGATOR, key.public), encryption_key=None
+    )
     manifest = hospital.inbox.notice(MessageRef("offer", "r"))
     assert manifest is not None
     message = hospital.inbox.fetch(MessageRef("offer", "r"), manifest, answers=(end.card_digest,), max_weights_bytes=0)

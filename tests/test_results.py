@@ -63,7 +63,8 @@ def test_an_answer_that_came_late_has_been_paid_for_too(
     store.aggregate_path(0).parent.mkdir(parents=True)
     played.model(0.5).rename(store.aggregate_path(0))
     store.ask(1, ("north",), ("north",))  # and no verdict knows of the answer
-    assert choose_final(store, {"north": played.aggregator.ledger}, run, "dice_mean", "").epsilon == told
+    card = choose_final(store, {"north": played.aggregator.ledger}, run, "dice_mean", "", in_turn=False)
+    assert card.epsilon == told
 
 
 def test_where_sites_are_asked_in_turn_the_newest_aggregate_is_the_best_so_far(tmp_path: Path) -> None:

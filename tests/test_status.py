@@ -318,7 +318,7 @@ def test_what_was_accepted_and_damaged_since_is_not_taken_as_the_site_s_word(
     assert re.search(problem, page_state(work)["problem"])
     with pytest.raises(ActionRequiredError, match=problem):
         if ref.kind == "update":
-            best_so_far(store, {"north": run.aggregator.ledger}, "loss")
+            best_so_far(store, {"north": run.aggregator.ledger}, "loss", in_turn=False)
         else:
             daemon_of(run, store).run()
 

@@ -32,7 +32,7 @@ class Channel:
         me: str,
         key: SigningKey,
         peer: Peer,
-        encryption_key: EncryptionKey | None = None,
+        encryption_key: EncryptionKey | None,
     ) -> None:
         self.ledger = Mirror(home, me=me, public_key=key.public, peer=peer, encryption_key=encryption_key)
         self.outbox = Outbox(self.ledger, folder, key)

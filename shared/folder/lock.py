@@ -51,7 +51,7 @@ def is_locked(path: Path) -> bool:
         return False
 
 
-def require_work(work: Path, made_by: str = EITHER) -> None:
+def require_work(work: Path, made_by: str) -> None:
     """Check that a work directory is there.
 
     Args:

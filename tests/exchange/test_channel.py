@@ -46,7 +46,7 @@ class Flaky(LocalFolder):
 def channel(home: Path, me: str, folder: LocalFolder) -> Channel:
     other = "north" if me == AGGREGATOR else AGGREGATOR
     peer = Peer("retina", "north", other, KEYS[other].public)
-    return Channel(home / me, folder, me=me, key=KEYS[me], peer=peer)
+    return Channel(home / me, folder, me=me, key=KEYS[me], peer=peer, encryption_key=None)
 
 
 @pytest.fixture

@@ -27,7 +27,9 @@ def test_half_a_round_is_never_written(tmp_path: Path, caplog: pytest.LogCapture
     with OwnCloud(tmp_path / "cloud", {AGGREGATOR: "secret"}) as cloud:
         folder = WebDavFolder(f"{cloud.url}/remote.php/dav/files/{AGGREGATOR}", AGGREGATOR, "secret")
         peer = Peer("retina", "north", "north", SigningKey(b"\x02" * 32).public)
-        channel = Channel(tmp_path / "home", folder, me=AGGREGATOR, key=SigningKey(b"\x01" * 32), peer=peer)
+        channel = Channel(
+            tmp_path / "home", folder, me=AGGREGATOR, key=SigningKey(b"\x01" * 32), peer=peer, encryption_key=None
+        )
         offered = RunConfiguration(run="r", task="t", method="mean", sites=["north"], rounds=2)
         write_file(channel.ledger.path(MessageRef("offer", "r"), names.RUN_CONFIGURATION), dump_yaml(offered))
         first, second = (MessageRef("round", "r", round_no) for round_no in (1, 2))

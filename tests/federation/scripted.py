@@ -41,7 +41,7 @@ class ScriptedSite:
         invite = read_invite(federation.aggregator / "invites" / f"{name}.json")
         peer = Peer(invite.federation, name, AGGREGATOR, invite.aggregator_key)
         self.key = SigningKey.at(self.home / "signing.key")
-        self.channel = Channel(self.home, self.folder, me=name, key=self.key, peer=peer)
+        self.channel = Channel(self.home, self.folder, me=name, key=self.key, peer=peer, encryption_key=None)
         self.card = (self.home / "mirror" / names.SITE_CARD).read_bytes()
         self.folder.create(names.SITE_CARD, self.card)
 

@@ -30,6 +30,7 @@ def test_a_round_that_asks_for_more_than_was_agreed_is_not_followed(tmp_path: Pa
             LocalFolder(federation.folder("north")),
             invite=read_invite(federation.aggregator, "north"),
             key=SigningKey.at(federation.aggregator / "signing.key"),
+            encryption_key=None,
             stop=threading.Event(),
             longest_interval_s=0.05,
             on_news=lambda: None,

@@ -44,6 +44,7 @@ def folder_sync(work: Path, folder: Folder, stop: threading.Event | None = None)
         folder,
         invite=read_invite(work, "north"),
         key=SigningKey.at(work / "signing.key"),
+        encryption_key=None,
         stop=stop or threading.Event(),
         longest_interval_s=0.01,
         on_news=lambda: None,
@@ -109,7 +110,7 @@ def test_an_accepted_message_is_never_looked_at_again(tmp_path: Path) -> None:
 
     peer = Peer("retina", "north", AGGREGATOR, SigningKey.at(work / "signing.key").public)
     own_key = SigningKey.at(tmp_path / "north" / "signing.key")
-    hospital = Channel(tmp_path / "north", LocalFolder(drop), me="north", key=own_key, peer=peer)
+    hospital = Channel(tmp_path / "north", LocalFolder(drop), me="north", key=own_key, peer=peer, encryption_key=None)
     write_file(hospital.ledger.path(MessageRef("offer", "r"), names.RUN_CONFIGURATION), offered)
     ref = MessageRef("consent", "r")
     consent = Consent(run="r", agrees=True, reason="yes", images={"train": "12"})

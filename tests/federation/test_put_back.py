@@ -134,7 +134,7 @@ def test_two_copies_of_a_work_directory_are_told_from_a_stray(tmp_path: Path) ->
     shutil.copytree(tmp_path / "north", twin)
     peer = Peer("retina", "north", AGGREGATOR, run.aggregator_key)
     key = SigningKey.at(twin / "signing.key")
-    other = Channel(twin, LocalFolder(run.drop), me="north", key=key, peer=peer)
+    other = Channel(twin, LocalFolder(run.drop), me="north", key=key, peer=peer, encryption_key=None)
     asked = other.ledger.message(MessageRef("round", RUN, 1))
     assert asked is not None
     files = run.from_site(1, True)

@@ -75,7 +75,7 @@ def test_what_lies_in_a_message_s_place_is_not_that_message_also_after_a_restart
 
     def aggregator() -> Channel:
         peer = Peer("retina", "north", "north", SigningKey(b"\x02" * 32).public)
-        return Channel(tmp_path / "home", LocalFolder(drop), me=AGGREGATOR, key=key, peer=peer)
+        return Channel(tmp_path / "home", LocalFolder(drop), me=AGGREGATOR, key=key, peer=peer, encryption_key=None)
 
     offer = MessageRef("offer", "r")
     leave(drop / offer.manifest)

@@ -32,6 +32,6 @@ def test_no_server_is_reached_by_the_address_of_a_folder_here(tmp_path: Path) ->
 
 
 def test_a_check_says_that_the_folder_is_here(tmp_path: Path) -> None:
-    assert next(finding.grade for finding in look_at_server(LocalFolder(tmp_path))) == "ok"
+    assert next(finding.grade for finding in look_at_server(LocalFolder(tmp_path), lambda _: None)) == "ok"
     with pytest.raises(ActionRequiredError, match="is not a folder"):
-        list(look_at_server(LocalFolder(tmp_path / "gone")))
+        list(look_at_server(LocalFolder(tmp_path / "gone"), lambda _: None))

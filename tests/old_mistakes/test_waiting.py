@@ -105,6 +105,7 @@ def run_folder_sync(played: Played, home: Path, hour: Hour) -> None:
         Watched(played.drop, hour),
         invite=read_invite(work, "north"),
         key=SigningKey.at(work / "signing.key"),
+        encryption_key=None,
         stop=hour,
         longest_interval_s=POLL_S,
         on_news=lambda: None,

@@ -97,6 +97,7 @@ class AggregatorOnDisk:
             self.lines[site],
             invite=read_invite(self._work, site),
             key=SigningKey.at(self._work / KEY_FILE),
+            encryption_key=None,
             stop=self._stops[site],
             longest_interval_s=0.001,
             on_news=lambda: None,
