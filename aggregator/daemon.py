@@ -95,7 +95,6 @@ class Daemon:
         self._store = store
         self._run = store.configuration()
         self._sharing = store.sharing()
-        self._tensors = self._sharing.shared
         self._sites = {site.name: site for site in sites}
         self._all_sites = self._sites
         self._list_waiting = waiting
@@ -429,8 +428,8 @@ class Daemon:
                 content = canonical(verdict.model_dump())
                 # A late answer may arrive while we write: only the closed round says what was answered
                 # (protocol 3.2).
-                has_answered = verdict.status not in UNANSWERED
-                reply = self._digest(site, "update", round_no) if has_answered else None
+                answer = self._ledgers[site].message(MessageRef("update", run, round_no))
+                reply = answer.digest if answer and verdict.status not in UNANSWERED else None
                 self._sign(site, MessageRef("verdict", run, round_no), {names.VERDICT: content}, reply)
             case rounds.SignFinal() | rounds.SignAbort():
                 newest = self._newest_of(site)
@@ -558,12 +557,8 @@ class Daemon:
         is_own = aggregate != self._store.aggregate_path(round_no - 1)
         sent = self._store.sent_path(round_no, site if is_own else None)
         if not sent.exists():
-            self._entries[sent] = encode(aggregate, sent, self._tensors, wire)
+            self._entries[sent] = encode(aggregate, sent, self._sharing.shared, wire)
         return sent
-
-    def _digest(self, site: str, kind: names.Kind, round_no: int = 0) -> str | None:
-        message = self._ledgers[site].message(MessageRef(kind, self._run.run, round_no))
-        return message.digest if message else None
 
     def _check(self, site: str, round_no: int) -> Scored:
         """Return the tolerance check of one answer."""

@@ -78,8 +78,8 @@ class Host:
     def _has_folder(self, path: str) -> bool:
         if not self._owner.password:
             return False
-        above, _, name = path.rpartition("/")
-        return any(entry.name == name and entry.is_folder for entry in self._files.entries(above))
+        found = self._files.find(path)
+        return found is not None and found.is_folder
 
     def warnings(self, facts: Mapping[str, Facts]) -> Iterator[str]:
         """Yield what people should know, besides what is missing."""

@@ -12,7 +12,7 @@ import math
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -482,7 +482,8 @@ class Check(Question[Scored]):
         """Check an answer that moves nothing in the same way: what is raised then is not the site's doing."""
         still = _still(self.here.making(ref.round_no, self.made), learning.division, ref.round_no, self.images)
         learning.heldout.score(still.files[MODEL], "the model that the site received")
-        _not_refused(lambda: aggregation.require_plausible(ref, self.site, still.files, self.images))
+        with suppress(RejectedError):  # that it refuses an answer is no failure of it
+            aggregation.require_plausible(ref, self.site, still.files, self.images)
 
 
 class LimitBelow(Question[float]):
@@ -573,9 +574,11 @@ def try_still_if_none_counts(
     aggregation = Aggregation(made, method, groups)
     for site, given in updates.items():
         still = {site: _still(made, made.sharing(), round_no, given.images, given.theta)}
-        _not_refused(lambda still=still: aggregation.settle(round_no, still))  # type: ignore[misc]
+        with suppress(RejectedError):  # that it refuses an answer is no failure of it
+            aggregation.settle(round_no, still)
         if round_no <= made.configuration().rounds:
-            _not_refused(lambda still=still: aggregation.try_out(round_no, still))  # type: ignore[misc]
+            with suppress(RejectedError):
+                aggregation.try_out(round_no, still)
 
 
 def _still(made: Made, division: Sharing, round_no: int, images: int, theta: float | None = None) -> Update:
@@ -585,11 +588,3 @@ def _still(made: Made, division: Sharing, round_no: int, images: int, theta: flo
         files[group] = made.folder / f"still-{names.state_file(group)}"
         write_zeros(files[group], TensorList(tensors=listed))
     return Update(files, images, theta)
-
-
-def _not_refused(work: Callable[[], object]) -> None:
-    """Do work; that it refuses what it is done on is no failure of it."""
-    try:
-        work()
-    except RejectedError:
-        return

@@ -247,8 +247,6 @@ def begin(asked: Begin) -> tuple[Begun, Learning]:
     run = _found([], partial(as_begun, store, written)) or written  # an unknown task or method is told below
     problems = [*run_problems(run, configuration, work, where), *asked.besides]
     parts = _parts(work, where, configuration, run, problems)
-    if parts is None or problems:
-        raise ConfigurationError(problems)
     run = as_begun(store, written)  # what it cannot be, if it cannot, is told now
     learning = _learning(work, where, run, parts)
     store.require_same(run, learning.division)
@@ -294,12 +292,8 @@ def open_learning(work: Path, configuration: AggregatorConfiguration, run: RunCo
     Raises:
         ConfigurationError: what it needs is not there any more.
     """
-    problems: list[str] = []
     where = str(RunStore(work, run.run).home / names.RUN_CONFIGURATION)
-    parts = _parts(work, where, configuration, run, problems)
-    if parts is None or problems:
-        raise ConfigurationError(problems)
-    return _learning(work, where, run, parts)
+    return _learning(work, where, run, _parts(work, where, configuration, run, []))
 
 
 def read_run(run_yaml: Path) -> RunConfiguration:
@@ -624,7 +618,7 @@ def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path, sites: Iterabl
         f"{run_yaml}: run {store.run} has ended, and {', '.join(owed)} must still be told: finish it by "
         f"{store.goes_on_by}"
         for store in over
-        if (owed := [site for site, of in ledgers.items() if of and is_owed_end(site, of, store, store.run)])
+        if (owed := [site for site, of in ledgers.items() if of and is_owed_end(site, of, store)])
     ]
     return ended + [
         f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: have yours follow "
@@ -676,14 +670,18 @@ class _Parts:
 
 def _parts(
     work: Path, where: str, configuration: AggregatorConfiguration, run: RunConfiguration, problems: list[str]
-) -> _Parts | None:
-    """Return what a run begins with, or goes on with; None if one part is missing.
+) -> _Parts:
+    """Return what a run begins with, or goes on with.
 
-    What is wrong with images and weights is added to ``problems``; what is wrong with the settings is there already.
+    Args:
+        problems: what is wrong already, with the settings too; what is wrong with images and weights is added.
+
+    Raises:
+        ConfigurationError: every problem.
     """
     settings = _found([], lambda: _opened(run))
     if settings is None:
-        return None
+        raise ConfigurationError(problems)
     task, options, method = settings
     prepare_compute(EXACT, configuration.threads)
     wants_images = run.tolerance is not None
@@ -697,8 +695,8 @@ def _parts(
 
     classes = len(images.classes) if images else ANY_CLASSES
     model = _found(problems, lambda: network_of(run, task, method, classes, prepare=begin), f"{where}: ")
-    if model is None or (images is None and wants_images):
-        return None
+    if problems or model is None:
+        raise ConfigurationError(problems)
     return _Parts(task, method, model, images, next(filter(None, hashes), None))
 
 

@@ -75,14 +75,13 @@ def ask(work: Path, configuration: AggregatorConfiguration, task: str, classes: 
         ConfigurationError: the classes are none.
     """
     _survey(configuration.federation, "site", 1, task, classes)
-    return [
-        _each(name, lambda name=name: _ask(work, configuration, name, task, classes)) for name in _sites(configuration)
-    ]
+    sites = sorted(configuration.sites)
+    return [_each(name, lambda name=name: _ask(work, configuration, name, task, classes)) for name in sites]
 
 
 def collect(work: Path, configuration: AggregatorConfiguration) -> list[Asked]:
     """Return what every site was asked last, and its answer, which is kept here once it is in its folder and holds."""
-    return [_each(name, lambda name=name: _collect(work, configuration, name)) for name in _sites(configuration)]
+    return [_each(name, lambda name=name: _collect(work, configuration, name)) for name in sorted(configuration.sites)]
 
 
 def kept_sheet(ledger: Mirror, task: str) -> Sheet | None:
@@ -95,10 +94,6 @@ def kept_sheet(ledger: Mirror, task: str) -> Sheet | None:
             if sheet is not None:
                 return sheet
     return None
-
-
-def _sites(configuration: AggregatorConfiguration) -> list[str]:
-    return sorted(configuration.sites)
 
 
 def _each(site: str, act: Any) -> Asked:

@@ -272,23 +272,19 @@ def show_status(look: Callable[[], State], text: Callable[[State], str], *, as_j
     A terminal is cleared between two looks; elsewhere an empty line parts them, and JSON is one line each. Ctrl-C
     ends a watch, and is no failure.
     """
+    looks = 0
     try:
-        _show(look, text, as_json=as_json, watch=watch)
+        while True:
+            state = look()
+            if not as_json and looks and not sys.stdout.isatty():
+                say()
+            elif not as_json and watch:
+                click.clear()
+            looks += 1
+            show(state, text, as_json=as_json, indent=None if watch else 2)
+            if not watch:
+                return
+            time.sleep(WATCHED_EVERY_S)
     except KeyboardInterrupt:
         if not watch:
             raise
-
-
-def _show(look: Callable[[], State], text: Callable[[State], str], *, as_json: bool, watch: bool) -> None:
-    looks = 0
-    while True:
-        state = look()
-        if not as_json and looks and not sys.stdout.isatty():
-            say()
-        elif not as_json and watch:
-            click.clear()
-        looks += 1
-        show(state, text, as_json=as_json, indent=None if watch else 2)
-        if not watch:
-            return
-        time.sleep(WATCHED_EVERY_S)

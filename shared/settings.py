@@ -6,27 +6,16 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator
-
 from shared.doors.schema import AnyRecord
 from shared.errors import ActionRequiredError, ConfigurationError
-from shared.exchange.forms import text_like
+from shared.exchange.forms import text_like, text_that
 from shared.exchange.reading import parse_yaml
 from shared.folder.address import checked_address
 from shared.folder.durable import read_private
 from shared.folder.login import Password
 
-
-def _usable(url: str) -> str:
-    try:
-        checked_address(url)
-    except ActionRequiredError as error:
-        raise ValueError(str(error)) from None
-    return url
-
-
 PathText = Annotated[str, text_like(r"[^\0]*", "a path, which never holds the character NUL")]
-Address = Annotated[str, AfterValidator(_usable)]
+Address = Annotated[str, text_that(checked_address)]
 """Where a folder is reached, as a person wrote it."""
 
 

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 from aggregator.cli import main
 from aggregator.dashboard import server as dashboard_server
-from aggregator.dashboard.server import TOKEN_FILE, Dashboard, is_loopback, serving
+from aggregator.dashboard.server import TOKEN_FILE, Dashboard, serving
 from aggregator.dashboard.state import LOG_LINES, log_end, page_state
 from aggregator.listing import list_runs
 from aggregator.overview import overview
@@ -32,6 +32,7 @@ from shared.exchange import names
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.tables import MetricsRow, write_metrics
+from shared.folder.address import is_loopback_host
 from shared.folder.lock import work_lock
 from shared.learning.tasks import SELECTION_SCORES, TASK_NAMES, task_named
 from shared.learning.tasks.terms import EXTERNAL
@@ -334,8 +335,8 @@ def test_a_token_that_others_can_read_is_not_used(work: Path, store: RunStore) -
 
 
 def test_what_loopback_is() -> None:
-    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
-    assert not any(map(is_loopback, ("0.0.0.0", "::", "192.0.2.1", "localhost.example", "")))
+    assert all(map(is_loopback_host, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
+    assert not any(map(is_loopback_host, ("0.0.0.0", "::", "192.0.2.1", "localhost.example", "")))
 
 
 def test_a_port_that_is_taken_is_a_sentence(store: RunStore, work: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from aggregator.commands import WORK
-from aggregator.dashboard.server import TOKEN_FILE, is_loopback, serving
+from aggregator.dashboard.server import TOKEN_FILE, serving
 from shared.commands import say
+from shared.folder.address import is_loopback_host
 from shared.stopping import set_by_signals, wait_for
 
 
@@ -23,7 +24,7 @@ def command(work: Path, host: str, port: int) -> None:
     stop = set_by_signals(threading.Event())
     with serving(work, host, port) as address:
         say(f"the dashboard is at {address} (Ctrl-C ends it)")
-        if not is_loopback(host):
+        if not is_loopback_host(host):
             say(f"it asks for the token in {work / TOKEN_FILE}")
             say("the connection is not encrypted: on a network that you do not trust, use an ssh tunnel")
         wait_for(stop)

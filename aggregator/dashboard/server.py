@@ -28,6 +28,7 @@ from aggregator.configuration import require_aggregator
 from aggregator.dashboard.state import page_state, run_report
 from shared.errors import ActionRequiredError
 from shared.exchange.names import is_name
+from shared.folder.address import is_loopback_host
 from shared.folder.durable import read_private, write_file
 from shared.pages.render import render
 from shared.quiet_server import QuietServer
@@ -167,7 +168,7 @@ def serving(work: Path, host: str, port: int) -> Iterator[str]:
         ActionRequiredError: the address cannot be listened at, or the token's file is unusable.
     """
     require_aggregator(work)
-    if is_loopback(host):
+    if is_loopback_host(host):
         app = Dashboard(work, token=None)
     else:
         app = Dashboard(work, token=kept_token(work), names=(host, socket.gethostname()))
@@ -192,14 +193,6 @@ def serving(work: Path, host: str, port: int) -> Iterator[str]:
     finally:
         server.stop()
         thread.join()
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine itself can reach what listens at ``host``."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def kept_token(work: Path) -> str:

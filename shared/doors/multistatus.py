@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from xml.parsers import expat
 
 from shared.doors import Refusal, door
-from shared.doors.numbers import whole
+from shared.doors.http_answer import length_of
 
 DEEPEST = 32
 MOST_ELEMENTS = 40  # for each entry
@@ -193,7 +193,4 @@ def _path(href: str) -> str:
 
 def _count(text: str) -> int | None:
     """Return a count of bytes; ownCloud says "no limit" by a negative one."""
-    try:
-        return whole(text.strip())
-    except Refusal:
-        return None
+    return length_of(text.strip())

@@ -33,7 +33,7 @@ DEEPEST = 20  # levels, of which records have five
 LONGEST_TEXT = 10_000  # characters
 LONGEST_NUMBER = 64  # characters
 
-_NULL, _TEXT = "tag:yaml.org,2002:null", "tag:yaml.org,2002:str"
+_TEXT = "tag:yaml.org,2002:str"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _PARSER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")

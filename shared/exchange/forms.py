@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
+
+from shared.errors import ActionRequiredError
 
 
 def text_like(pattern: str, wanted: str) -> BeforeValidator:
@@ -23,3 +26,16 @@ def text_like(pattern: str, wanted: str) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def text_that(passes: Callable[[str], object]) -> AfterValidator:
+    """Return a validator that accepts a text unless ``passes`` raises ActionRequiredError, whose words it then says."""
+
+    def check(text: str) -> str:
+        try:
+            passes(text)
+        except ActionRequiredError as error:
+            raise ValueError(str(error)) from None
+        return text
+
+    return AfterValidator(check)

@@ -127,12 +127,12 @@ class Peer:
         # 1 to 4 as of a manifest, but signed by the newest key alone (protocol 4.3 and 4.4).
         path = handover_path(self.next_key_number, self.sender)
         before = self.handovers[-1].after if self.handovers else Head()
-        handover = _of_protocol(_open_signed_by(content, path, self.newest_key), Handover, path, self.protocol)
+        body, key = _open_signed(content, path)
+        if key != self.newest_key:
+            _doubt(path, "is signed by an unknown key")
+        handover = _of_protocol(body, Handover, path, self.protocol)
         # It was written for this place, and brings a key that is new here.
-        if (handover.federation, handover.site) != (self.federation, self.site):
-            _refuse(path, f"was written for {handover.federation}/{handover.site}")
-        if handover.number != self.next_key_number:
-            _refuse(path, f"is number {handover.number}, which belongs elsewhere")
+        self._require_here(handover, self.next_key_number, path)
         if handover.key in self.keys:
             _refuse(path, "hands over to a key that was used before")
         # It takes over after the last accepted message or later; if right after that, it names that very message.
@@ -282,10 +282,9 @@ class Peer:
 
     def _handed_over(self, key: str) -> str:
         """Return when a key that is not the newest handed over to the next."""
-        keys = (self.key, *(each.key for each in self.handovers))
-        return self.handovers[keys.index(key)].created
+        return self.handovers[self.keys.index(key)].created
 
-    def _require_here(self, record: Survey | SignedSheet, number: int, path: str) -> None:
+    def _require_here(self, record: Handover | Survey | SignedSheet, number: int, path: str) -> None:
         if (record.federation, record.site) != (self.federation, self.site):
             _refuse(path, f"was written for {record.federation}/{record.site}")
         if record.number != number:
@@ -304,7 +303,7 @@ def check_order(
     *,
     head: Head,
     answers: Collection[str | None],
-    refused: Collection[str] = (),
+    refused: Collection[str],
 ) -> None:
     """Check steps 10 and 11 of a manifest that is well signed; arguments as for ``Peer.open``.
 
@@ -449,13 +448,6 @@ def open_federation(content: bytes, *, aggregator_key: str | None, protocol: Pro
     if set(record.files) != {README}:
         _refuse(FEDERATION, f"lists other files than {README}")
     return record
-
-
-def _open_signed_by(content: bytes, path: str, key: str) -> dict[str, object]:
-    body, signer = _open_signed(content, path)
-    if signer != key:
-        _doubt(path, "is signed by an unknown key")
-    return body
 
 
 def _open_signed(content: bytes, path: str) -> tuple[dict[str, object], str]:

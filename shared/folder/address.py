@@ -95,7 +95,11 @@ def folder_here(url: str) -> Path | None:
 
 def is_loopback(url: str) -> bool:
     """Return whether ``url`` leads to this machine itself."""
-    host = urlsplit(url).hostname or ""
+    return is_loopback_host(urlsplit(url).hostname or "")
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return whether ``host`` is this machine itself, so that only it can reach what listens there."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

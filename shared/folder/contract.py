@@ -113,6 +113,11 @@ class Folder(ABC):
         except NotFoundError:
             return []
 
+    def find(self, path: str) -> Entry | None:
+        """Return what the folder above lists under the name of ``path``; None if it is not there."""
+        parent, _, name = path.rpartition("/")
+        return next((entry for entry in self.entries(parent) if entry.name == name), None)
+
     def tag(self) -> str | None:
         """Return what the server changes with every change in or below the folder; None where it has no such tag.
 

@@ -28,7 +28,7 @@ def download(connection: Connection, path: str, target: Path, size: int, meter: 
     if part.size > size:
         part.discard()
     has_come = part.size == size > 0  # when the process ended
-    digest = _digest_of(part) if has_come else _receive(connection, path, part, size, meter)
+    digest = part.digest() if has_come else _receive(connection, path, part, size, meter)
     part.complete()
     return digest.hexdigest()
 
@@ -50,7 +50,7 @@ def _receive(connection: Connection, path: str, part: Partial, size: int, meter:
 
 
 def _append(path: str, body: Incoming, part: Partial, size: int, meter: Meter) -> hashlib._Hash:
-    digest = _digest_of(part)
+    digest = part.digest()
     with part.growing(body.etag) as file, meter.transfer(path, "down", size, moved=part.size) as moved:
         begun = file.tell()
         for block in body.blocks(size - part.size):
@@ -73,10 +73,3 @@ def _require_size(connection: Connection, path: str, body: Incoming, part: Parti
     if connection.listing(path, depth=0).itself.size == size:
         raise TransientError(f"{path} came with {announced} of {size} bytes.")
     raise RejectedError(path, f"has {announced} bytes instead of {size}")
-
-
-def _digest_of(part: Partial) -> hashlib._Hash:
-    digest = hashlib.sha256()
-    for block in part.blocks():
-        digest.update(block)
-    return digest

@@ -200,12 +200,9 @@ def sync_folder(path: Path) -> None:
 
 def hash_file(path: Path) -> tuple[int, str]:
     """Return size in bytes and SHA-256 (hex) of a file, read in blocks."""
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-            size += len(block)
-    return size, digest.hexdigest()
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), digest.hexdigest()
 
 
 def hash_files(files: Iterable[tuple[str, Path]]) -> str:

@@ -75,11 +75,6 @@ class ListedFolder(FolderAround):
         for path in [path for path in self._unfinished_since if path.rpartition("/")[0] not in asked_for]:
             del self._unfinished_since[path]
 
-    def find(self, path: str) -> Entry | None:
-        """Return what the directory above lists under the name of ``path``; None if it is not there."""
-        parent, _, name = path.rpartition("/")
-        return next((entry for entry in self._listing(parent) or () if entry.name == name), None)
-
     def held_up(self) -> str | None:
         """Return which file that was asked for lacks its name alone, and for so long that its writer cannot give it."""
         now = time.monotonic()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from shared.folder.durable import ARRIVING, BLOCK, put_in_place
+from shared.folder.durable import ARRIVING, put_in_place
 from shared.folder.ownership import create_file, make_folder
 
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
@@ -56,12 +56,12 @@ class Partial:
                 file.flush()
                 self.size = file.tell()
 
-    def blocks(self) -> Iterator[bytes]:
-        """Yield what is here, from its start."""
-        if self._path is not None:
-            with self._path.open("rb") as file:
-                while block := file.read(BLOCK):
-                    yield block
+    def digest(self) -> hashlib._Hash:
+        """Return the SHA-256 of what is here, to go on with what comes."""
+        if self._path is None:
+            return hashlib.sha256()
+        with self._path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256")
 
     def complete(self) -> None:
         """Make the part, which is whole now, the target."""

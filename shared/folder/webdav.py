@@ -260,7 +260,7 @@ class WebDavFolder(Folder):
         Nothing is asked for by its name that is not listed: ownCloud locks a name that is asked for and not there.
         """
         try:
-            entry = next((each for each in self.list(_parent(path)) if each.name == _name(path)), None)
+            entry = self.find(path)
             if entry is None:
                 return False
             if not entry.is_folder:
@@ -380,10 +380,6 @@ class _ForbiddenError(ActionRequiredError):
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def _parents(path: str) -> Iterator[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from shared.errors import ActionRequiredError
+from shared.exchange.forms import text_that
 from shared.exchange.names import MAX_ROUND, Kind, Name
 from shared.exchange.records.values import (
     IF_SAID,
@@ -137,14 +137,6 @@ class Status(Record):
     aggregator_head: Head
 
 
-def _is_on_a_server(url: str) -> str:
-    try:
-        checked_url(url)
-    except ActionRequiredError as error:
-        raise ValueError(str(error)) from None
-    return url
-
-
 class Invite(Record):
     """The file with which IT joins: where, who, the aggregator's key, a one-time enrolment secret.
 
@@ -157,7 +149,7 @@ class Invite(Record):
     protocol: Literal[2] = 2
     federation: Name
     site: Name
-    url: Annotated[Sentence, AfterValidator(_is_on_a_server)] | None = None
+    url: Annotated[Sentence, text_that(checked_url)] | None = None
     user: Sentence
     password: Annotated[str | None, Field(repr=False)] = None
     aggregator_key: PublicKey
