@@ -16,6 +16,7 @@ from aggregator.configuration import (
     open_folder,
 )
 from aggregator.site import open_ledger, read_invite
+from aggregator.store import configurations_of
 from shared.check import (
     Finding,
     LookAtImages,
@@ -49,11 +50,12 @@ def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Find
         yield names_no_folder(FILE, "heldout")
     yield from with_problems(partial(look_at_plugins, configuration.plugins, PLUGINS_ALLOWED_IN))
     for task, folder in configuration.heldout.items():
-        yield from with_problems(partial(_images, configuration, task, work / folder))
+        yield from with_problems(partial(_images, work, configuration, task, work / folder))
 
 
-def _images(configuration: AggregatorConfiguration, task: str, root: Path) -> Iterator[Finding]:
-    asked = LookAtImages(setting=f"{FILE}: heldout", task=task, root=root, is_labelled=True)
+def _images(work: Path, configuration: AggregatorConfiguration, task: str, root: Path) -> Iterator[Finding]:
+    run = next(configurations_of(work, task), None)
+    asked = LookAtImages(setting=f"{FILE}: heldout", task=task, root=root, is_labelled=True, run=run)
     yield from answered(asked, bounds_of(configuration), plugins_of([("tasks", task)]))
 
 

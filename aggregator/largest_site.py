@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from aggregator.site import open_ledger
-from aggregator.store import runs_in
+from aggregator.store import configurations_of
 from aggregator.survey import kept_sheet
 from shared.check import Finding
-from shared.errors import DropfedError, RejectedError
+from shared.errors import RejectedError
 from shared.exchange.mirror import Mirror
 from shared.exchange.order import consent_of
 from shared.exchange.records.run import RunConfiguration
@@ -43,21 +42,16 @@ def known_images(work: Path, run: RunConfiguration) -> Mapping[str, int]:
         return {}
     sources = [
         {site: _surveyed(ledger, run.task) for site, ledger in opened.items()},
-        *({site: _consented(ledger, name) for site, ledger in opened.items()} for name in _runs_of(work, run.task)),
+        *(
+            {site: _consented(ledger, earlier.run) for site, ledger in opened.items()}
+            for earlier in configurations_of(work, run.task)
+        ),
     ]
     for source in sources:
         found = {site: count for site, count in source.items() if count is not None}
         if len(found) == len(run.sites):
             return found
     return {}
-
-
-def _runs_of(work: Path, task: str) -> Iterator[str]:
-    """Yield the runs of a task, newest first; one that is damaged tells nothing."""
-    for store in reversed(runs_in(work)):
-        with suppress(DropfedError):
-            if store.configuration().task == task:
-                yield store.run
 
 
 def _surveyed(ledger: Mirror, task: str) -> int | None:

@@ -34,14 +34,14 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from shared.doors.json_text import canonical
 from shared.doors.numbers import finite
 from shared.doors.schema import AnyRecord
-from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
+from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, RejectedError
 from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
@@ -503,6 +503,14 @@ def runs_in(work: Path) -> list[RunStore]:
     begun = [path.parent.name for path in work.glob(f"runs/*/{names.RUN_CONFIGURATION}")]
     stores = [RunStore(work, run) for run in begun if re.fullmatch(names.NAME_PATTERN, run)]
     return sorted(stores, key=lambda store: store.begun_at)
+
+
+def configurations_of(work: Path, task: str) -> Iterator[RunConfiguration]:
+    """Yield the runs of a task, newest first; one that is damaged is left out."""
+    for store in reversed(runs_in(work)):
+        with suppress(DropfedError):
+            if (run := store.configuration()).task == task:
+                yield run
 
 
 def open_runs(work: Path) -> list[RunStore]:

@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 from shared.commands import say
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, TransientError, told_of
 from shared.escaping import escape
 from shared.exchange.names import SCRATCH
+from shared.exchange.records.run import RunConfiguration
 from shared.folder.address import is_loopback, shown
 from shared.folder.capabilities import Capabilities
 from shared.folder.contract import Folder
@@ -37,6 +38,7 @@ from shared.sizes import size_text
 
 if TYPE_CHECKING:
     from shared.learning.tasks.contract import Collection, Task
+    from shared.learning.tasks.signal_classification import WholeRecording
 
 Grade = Literal["ok", "note", "warning", "problem"]
 
@@ -45,6 +47,8 @@ CLOCKS_AGREE_S = 5.0
 ENDS_SOON = timedelta(days=7)  # of a certificate that nobody has renewed yet
 _SHOWN_FILES = 5  # in one line
 _SHOWN_CHARACTERS = 80  # of what a server says about itself
+_SHOWN_CHANNELS = 20
+_MOST_APART = 1.02  # times the lowest rate is the highest: a run's may differ from each by 1 %
 
 
 @dataclass(frozen=True)
@@ -230,12 +234,14 @@ class LookAtImages(Question[list[Finding]]):
 
     Args:
         setting: where the folder is named, as in "site.yaml: data".
+        run: the newest one; if it is of this task, they are read as it reads them.
     """
 
     setting: str
     task: str
     root: Path
     is_labelled: bool
+    run: RunConfiguration | None
 
     @property
     def step(self) -> str:
@@ -245,21 +251,23 @@ class LookAtImages(Question[list[Finding]]):
     def answer(self, on_progress: Progress) -> list[Finding]:
         """See ``Question``."""
         look = look_at_images if self.is_labelled else look_at_ood
-        return list(look(self.setting, self.task, self.root))
+        return list(look(self.setting, self.task, self.root, self.run))
 
 
-def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
+def look_at_images(setting: str, task_name: str, root: Path, run: RunConfiguration | None = None) -> Iterator[Finding]:
     """Check that all images and labels for a task can be read.
 
     Args:
         setting: where the folder is named, as in "site.yaml: data".
+        run: as of ``LookAtImages``.
 
     Raises:
         DropfedError: some cannot.
     """
     task = _task_of(setting, task_name)
-    with told_of(task_name):
-        found = task.open_images(root, usual_options(task, labels_of(task.units(root))))
+    options = options_by(task, run)
+    with told_of(_as_read(task_name, options, run)):
+        found = open_labelled(task, root, options, labels_of(task.units(root)))
         if (root / SPLIT_FILE).exists():
             read_split_file(root / SPLIT_FILE, [*dict.fromkeys(unit_of(sample.id) for sample in found.samples)])
     classes = ", ".join(found.classes)
@@ -267,7 +275,97 @@ def look_at_images(setting: str, task_name: str, root: Path) -> Iterator[Finding
     if task.labels_pixels:
         yield from look_at_masks(task, root, found.classes)
     yield from look_at_levels(task, root)
+    if seen_whole(task, options) is not None:
+        yield from look_at_whole(task, found.samples)
     yield from _held_out(task, found)
+
+
+def options_by(task: Task, run: RunConfiguration | None) -> Options | None:
+    """Return the options by which a run reads files; None if it is of another task, or asks for what is not known here.
+
+    Args:
+        run: None: there is none.
+    """
+    with suppress(ConfigurationError):
+        if run is not None and run.task == task.name:
+            return cast(Options, task.options(run.task_options))
+    return None
+
+
+def _as_read(task_name: str, options: Options | None, run: RunConfiguration | None) -> str:
+    """Return how each problem begins: the task, and the run whose options the files are read by."""
+    return task_name if run is None or options is None else f"{task_name}, as run {run.run} reads it"
+
+
+@runtime_checkable
+class Cutting(Protocol):
+    """A task that reads of each recording what a run's options name: before a run they are looked at whole."""
+
+    def open_whole(self, root: Path) -> Collection[WholeRecording]:
+        """Read each recording of a labelled folder as far as that depends on no run; each is one sample.
+
+        Raises:
+            DataError: names every problem of every file.
+        """
+
+    def open_whole_unlabelled(self, path: Path) -> Sequence[WholeRecording]:
+        """Read one recording, or each of a folder, likewise.
+
+        Raises:
+            DataError: names every problem of every file.
+        """
+
+
+def seen_whole(task: Task, options: Options | None) -> Cutting | None:
+    """Return the task if only a run's options say what is read of its files, and there are none; else None."""
+    return task if options is None and isinstance(task, Cutting) else None
+
+
+def open_labelled(task: Task, root: Path, options: Options | None, labels: Sequence[str]) -> Collection:
+    """Read a labelled folder.
+
+    Args:
+        options: of a run; None: there is none.
+        labels: of the folder, for that case.
+
+    Raises:
+        DataError: names every problem of every file.
+    """
+    if (cutting := seen_whole(task, options)) is not None:
+        return cutting.open_whole(root)
+    return task.open_images(root, options or usual_options(task, labels))
+
+
+def look_at_whole(task: Task, recordings: Sequence[WholeRecording]) -> Iterator[Finding]:
+    """Report what recordings have in common, of which a run asks some; warn of what no run could ask of all."""
+    held = {recording.id: recording.held for recording in recordings}
+    channels = [*dict.fromkeys(name for each in held.values() for name in each.channels)]
+    lacking = {name: [id_ for id_, each in held.items() if name not in each.channels] for name in channels}
+    common = [name for name in channels if not lacking[name]]
+    shortest, rates = min(each.seconds for each in held.values()), [each.rate_hz for each in held.values()]
+    slowest, fastest = min(rates), max(rates)
+    rate = f"{slowest:g} Hz" if slowest == fastest else f"{slowest:g} to {fastest:g} Hz"
+    yield Finding(
+        "ok",
+        f"{task.name}: each recording lasts {shortest:g} s or more, at {rate}"
+        f"{f', with {_some(common)}' if common else ''}; what a run asks of them is looked at once there is one",
+    )
+    if odd := [name for name in channels if lacking[name]]:
+        yield Finding(
+            "warning",
+            f"{task.name}: not in each recording, or not with a finite number in each row: {_some(odd)}, as of "
+            f"{escape(lacking[odd[0]][0])}; a run that names them takes no such recording: fill such gaps in, or "
+            "correct the header",
+        )
+    if channels and fastest > slowest * _MOST_APART:
+        yield Finding(
+            "warning", f"{task.name}: the rates differ, {rate}, and a run takes one alone; resample the others to it"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return names in one line, not all of very many."""
+    return escape(", ".join(names[:_SHOWN_CHANNELS]) + (", …" if len(names) > _SHOWN_CHANNELS else ""))
 
 
 def labels_of(units: Iterable[Unit]) -> list[str]:
@@ -370,19 +468,27 @@ def _held_out(task: Task, found: Collection) -> Iterator[Finding]:
         )
 
 
-def look_at_ood(setting: str, task_name: str, root: Path) -> Iterator[Finding]:
+def look_at_ood(setting: str, task_name: str, root: Path, run: RunConfiguration | None = None) -> Iterator[Finding]:
     """Check that all of a task's out-of-distribution images can be read.
 
     Args:
         setting: where the folder is named.
+        run: as of ``LookAtImages``.
 
     Raises:
         ConfigurationError: there is no such task.
         DataError: names every file that cannot be read.
     """
     task = _task_of(setting, task_name)
-    found = task.open_unlabelled(root, task.options({}))
+    options = options_by(task, run)
+    with told_of(_as_read(task_name, options, run)):
+        if (cutting := seen_whole(task, options)) is not None:
+            found = cutting.open_whole_unlabelled(root)
+        else:
+            found = task.open_unlabelled(root, options or usual_options(task, ()))
     yield Finding("ok", f"{task_name}: {pluralize(len(found), 'out-of-distribution image')} in {root}")
+    if seen_whole(task, options) is not None:
+        yield from look_at_whole(task, found)
 
 
 def require_task(setting: str, task_name: str) -> None:

@@ -87,7 +87,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
     for task in configuration.data:
         yield from with_problems(partial(_images, task, work, configuration, run))
     for task in configuration.out_of_distribution:
-        yield from with_problems(partial(_out_of_distribution_images, task, work, configuration))
+        yield from with_problems(partial(_out_of_distribution_images, task, work, configuration, run))
 
 
 def _allowed(configuration: SiteConfiguration) -> Iterator[Finding]:
@@ -115,9 +115,11 @@ def _images(task: str, work: Path, configuration: SiteConfiguration, run: RunCon
     return look_at_own_images(task, work, configuration, run)
 
 
-def _out_of_distribution_images(task: str, work: Path, configuration: SiteConfiguration) -> Iterator[Finding]:
+def _out_of_distribution_images(
+    task: str, work: Path, configuration: SiteConfiguration, run: RunConfiguration | None
+) -> Iterator[Finding]:
     root = work / configuration.out_of_distribution[task]
-    asked = LookAtImages(setting=f"{FILE}: out_of_distribution", task=task, root=root, is_labelled=False)
+    asked = LookAtImages(setting=f"{FILE}: out_of_distribution", task=task, root=root, is_labelled=False, run=run)
     yield from answered(asked, configuration, plugins_of([("tasks", task)]), scratch=work / SCRATCH)
 
 

@@ -14,7 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from shared.check import Finding, labels_of, look_at_levels, look_at_masks, require_task, usual_options
+from shared.check import (
+    Finding,
+    labels_of,
+    look_at_levels,
+    look_at_masks,
+    look_at_whole,
+    open_labelled,
+    options_by,
+    require_task,
+    seen_whole,
+    usual_options,
+)
 from shared.errors import ConfigurationError, DataError, told_of
 from shared.escaping import escape
 from shared.exchange.reading import check_record
@@ -31,8 +42,7 @@ from shared.learning.plugins import plugins_of
 from shared.learning.seeds import split_seed
 from shared.learning.targets import classes_text, target_counts
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Dataset, Sample, Task
-from shared.learning.tasks.terms import Options
+from shared.learning.tasks.contract import Dataset, Sample, Task, divided
 from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
@@ -142,10 +152,16 @@ class LookAtOwn(Question[list[Finding]]):
 
     def _findings(self) -> Iterator[Finding]:
         task = task_named(self.task)
+        options = options_by(task, self.run)
         if self.members is None:
-            task.open_images(self.root, self._options(task))
+            open_labelled(task, self.root, options, self.labels)
             return
-        dataset = task.open_dataset(self.root, self._options(task), self.members)
+        cutting = seen_whole(task, options)
+        whole = cutting.open_whole(self.root) if cutting is not None else None
+        if whole is not None:
+            dataset: Dataset = divided(whole, self.members)
+        else:
+            dataset = task.open_dataset(self.root, options or usual_options(task, self.labels), self.members)
         parts: Parts = {name: getattr(dataset, name) for name in SPLITS}
         images, classes = pluralize(self.count, "labelled image"), ", ".join(dataset.classes)
         yield Finding("ok", f"{self.task}: {images} in {self.root}; classes: {classes}")
@@ -155,14 +171,8 @@ class LookAtOwn(Question[list[Finding]]):
         divides = f"{self.by} {'divides them' if self.run else 'would divide them, for example,'}"
         yield from _divided(task, dataset, parts, divides)
         yield _copies(self.task, parts)
-
-    def _options(self, task: Task) -> Options:
-        """Return the run's options, or the usual ones where there is no run or it asks for what is not known here."""
-        with suppress(ConfigurationError):
-            if self.run is not None:
-                options: Options = task.options(self.run.task_options)
-                return options
-        return usual_options(task, self.labels)
+        if whole is not None:
+            yield from look_at_whole(task, whole.samples)
 
 
 def _told_unused(unused: Mapping[str, str]) -> str:

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deploy.local.synthetic_signals import write_wave
-from shared.check import look_at_images
+from deploy.local.synthetic_signals import write_sounds, write_time_series, write_wave
+from shared.check import look_at_images, look_at_ood
+from shared.errors import DataError
+from tests.federation.running import run_configuration
+from tests.learning.small_sites import SIGNALS, write_small
 
 EMPTY, FULL, HALF = (0, 0), (255, 255), (0, 255)
 
@@ -111,3 +114,58 @@ def test_recordings_count_by_their_people(people: str, expected: Sequence[str], 
     found = warnings(tmp_path, "spectrograms")
     assert len(found) == len(expected)
     assert all(text.startswith(f"spectrograms: {start}") for text, start in zip(found, expected, strict=True))
+
+
+def electrocardiograms(root: Path) -> Path:
+    """Recordings of other channels and another rate than any task's defaults name."""
+    labels, channels = ("sinus rhythm", "atrial fibrillation"), ("I", "II", "V1")
+    write_time_series(root, recordings=6, rows=400, seed=1, labels=labels, channels=channels, rate_hz=500.0)
+    return root
+
+
+def test_recordings_are_looked_at_as_they_are_before_a_run_says_what_it_reads(tmp_path: Path) -> None:
+    root = electrocardiograms(tmp_path / "series")
+    common = "time_series: each recording lasts 0.8 s or more, at 500 Hz, with I, II, V1; what a run asks of them is "
+    labelled, told = [(found.grade, found.text) for found in look_at_images("heldout", "time_series", root)]
+    assert labelled == (
+        "ok",
+        f"time_series: 6 labelled images in {root}; classes: atrial fibrillation, sinus rhythm",
+    )
+    assert told == ("ok", common + "looked at once there is one")
+    files = root / "recordings"
+    assert [found.text for found in look_at_ood("ood", "time_series", files)][1:] == [told[1]]
+
+    write_sounds(tmp_path / "sounds", recordings=8, seconds=3, seed=1, labels=("pass", "refer"), rate=400)
+    _, of_sounds = look_at_images("heldout", "spectrograms", tmp_path / "sounds")
+    assert of_sounds.text.startswith("spectrograms: each recording lasts 3 s or more, at 400 Hz; what a run asks")
+
+
+def test_what_no_run_could_read_of_all_recordings_is_told_before_a_run(tmp_path: Path) -> None:
+    root = electrocardiograms(tmp_path)
+    header, *rows = (root / "recordings" / "series-002.csv").read_text().splitlines()
+    slower = [",".join([f"{number / 250:.3f}", *row.split(",")[1:3], ""]) for number, row in enumerate(rows)]
+    (root / "recordings" / "series-002.csv").write_text("\n".join([header, *slower]))
+    found = [each.text for each in look_at_images("heldout", "time_series", root) if each.grade == "warning"]
+    assert found == [
+        "time_series: not in each recording, or not with a finite number in each row: V1, as of series-002; a run that "
+        "names them takes no such recording: fill such gaps in, or correct the header",
+        "time_series: the rates differ, 250 to 500 Hz, and a run takes one alone; resample the others to it",
+    ]
+
+    table = root / "recordings.csv"
+    table.write_text(table.read_text().replace("sinus rhythm", "sinus/regular"))
+    with pytest.raises(DataError, match="no run can name the label 'sinus/regular': each must do as a folder's name"):
+        list(look_at_images("heldout", "time_series", root))
+
+
+@pytest.mark.parametrize("task", SIGNALS)
+def test_recordings_are_read_as_the_newest_run_of_their_task_reads_them(task: str, tmp_path: Path) -> None:
+    write_small(task, tmp_path, images=6, size=96)
+    run = run_configuration(task=task, task_options=SIGNALS[task], augmentation={})
+    length = {"window": 97} if task == "time_series" else {"segment_seconds": 7.0}
+    longer = run_configuration(task=task, task_options=SIGNALS[task] | length, augmentation={})
+    for look, folder in ((look_at_images, tmp_path), (look_at_ood, tmp_path / "recordings")):
+        (found,) = look("heldout", task, folder, run)
+        assert found.grade == "ok" and found.text.startswith(f"{task}: ")
+        with pytest.raises(DataError, match=f"^{task}, as run {run.run} reads it: .*(a window 97|a segment 7 s)"):
+            list(look("heldout", task, folder, longer))

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from aggregator.cli import main as aggregator
 from shared.errors import ActionRequiredError
 from shared.exchange.names import README
+from shared.exchange.reading import dump_yaml
 from shared.exchange.records.messages import Federation as Enrolment
 from shared.exchange.records.values import now_text
 from shared.exchange.records.wire import FileEntry
@@ -25,10 +26,11 @@ from site_client.cli import main as site
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
 from tests import SOME_KEY
-from tests.federation.running import Federation
+from tests.federation.running import Federation, run_configuration
 from tests.folder.installed import AbsentError
 from tests.folder.logins import SITE
 from tests.folder.servers import running
+from tests.learning.small_sites import SIGNALS, write_small
 
 ALL_OF_A_SERVER = [
     "server",
@@ -107,6 +109,20 @@ def test_the_aggregator_is_told_what_is_wrong(federation: Federation, work: Path
     assert "north: " in password and "refuses user 'aggregator' or the password" in password
     assert "south: " in invite and "south.json is missing" in invite
     assert images and all(line.startswith("octa_segmentation: ") for line in images)
+
+
+def test_held_out_recordings_are_read_as_the_newest_run_reads_them(
+    federation: Federation, work: Path, tmp_path: Path
+) -> None:
+    write_small("time_series", tmp_path / "heldout", images=6, size=96)
+    federation.change(work / "aggregator.yaml", heldout={"time_series": str(tmp_path / "heldout")})
+    assert of_grade("problem", check(aggregator, work)) == []
+    for number, (task, window) in enumerate((("time_series", 64), ("time_series", 97), ("spectrograms", 64))):
+        options = SIGNALS[task] | ({"window": window} if task == "time_series" else {})
+        run = run_configuration(run=f"run-{number}", task=task, task_options=options, augmentation={})
+        write_file(work / "runs" / run.run / "run.yaml", dump_yaml(run))
+    problems = of_grade("problem", check(aggregator, work))
+    assert problems and all(text.startswith("time_series, as run run-1 reads it: ") for text in problems)
 
 
 def test_two_sites_with_one_folder(federation: Federation, work: Path) -> None:

@@ -17,7 +17,7 @@ from PIL.PngImagePlugin import PngInfo
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
-from deploy.local.synthetic_signals import write_wave
+from deploy.local.synthetic_signals import write_time_series, write_wave
 from shared.check import Finding
 from shared.exchange.reading import dump_yaml
 from shared.exchange.records.tensors import Sharing, TensorShape
@@ -32,9 +32,9 @@ from site_client.cli import main
 from site_client.division import Budget, Kept, division_here, keep
 from site_client.machine import unit_of
 from site_client.own_images import image_files
-from tests.federation.running import POLICY, TASK, Federation, staging_run, write_data
+from tests.federation.running import POLICY, TASK, Federation, run_configuration, staging_run, write_data
 from tests.folder.faulty import FaultyServer, Handler
-from tests.learning.small_sites import write_small
+from tests.learning.small_sites import SIGNALS, write_small
 from tests.played import RUN, Played
 
 
@@ -455,6 +455,35 @@ def test_images_are_divided_as_the_newest_run_asks(federation: Federation, tmp_p
     told = line(of_images(tmp_path / "north"), f"octa_segmentation: run {RUN} would train on 6 images here, and ")
     assert told.grade == "warning"
     assert "minimum_training_images in site.yaml (policy:) is 7: this site will decline it, and every" in told.text
+
+
+def test_recordings_are_no_problem_before_a_run_says_what_it_reads_of_them(
+    federation: Federation, tmp_path: Path
+) -> None:
+    played, task = Played(tmp_path), "time_series"
+    write_small(task, tmp_path / "own", images=24, size=96)
+    labels, channels = ("resting", "walking"), ("I", "II")
+    write_time_series(
+        tmp_path / "foreign", recordings=4, rows=96, seed=1, labels=labels, channels=channels, rate_hz=500
+    )
+    foreign = {task: str(tmp_path / "foreign" / "recordings")}
+    settings = {"data": {task: str(tmp_path / "own")}, "out_of_distribution": foreign}
+    federation.change(tmp_path / "north" / "site.yaml", **settings)
+    found = lines(tmp_path / "north")
+    assert not [each for each in found if each.grade == "problem" and each.text.startswith(task)]
+    divided = line(found, f"{task}: a run with the usual settings would divide them").text
+    assert sum(int(part.split()[1]) for part in divided.partition("into ")[2].split("; ")) == 24
+    assert [each.text.partition("; ")[0] for each in found if "each recording lasts" in each.text] == [
+        f"{task}: each recording lasts 4.8 s or more, at 20 Hz, with x, y",
+        f"{task}: each recording lasts 0.192 s or more, at 500 Hz, with I, II",
+    ]
+    run = run_configuration(task=task, task_options=SIGNALS[task], augmentation={}, sites=["north"], quorum=1, run=RUN)
+    tensors = Sharing(tensors={"a": TensorShape(dtype="F32", shape=[1])}, start={}, personal=[])
+    played.send("offer", 0, {"run.yaml": dump_yaml(run), "tensors.yaml": dump_yaml(tensors)}, None)
+    problems = [each.text for each in lines(tmp_path / "north") if each.text.startswith(f"{task}, as")]
+    reads = f"{task}, as run {RUN} reads it: recordings/series-"
+    assert len(problems) == 4 and all(text.startswith(reads) for text in problems)
+    assert "needs one column each called x, y" in problems[0]
 
 
 def test_a_division_that_is_lost_is_told_quickly_too(tmp_path: Path) -> None:

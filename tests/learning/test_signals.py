@@ -22,7 +22,7 @@ from shared.learning.data.recordings import read_recordings
 from shared.learning.data.sets import Member
 from shared.learning.data.spectrograms import cut_spectrograms, read_spectrograms, read_wave
 from shared.learning.data.splits import Folds, SplitPlan, unit_of
-from shared.learning.data.time_series import cut_windows, read_time_series
+from shared.learning.data.time_series import cut_windows, held_by, read_time_series
 from shared.learning.methods import open_method
 from shared.learning.new_runs import as_of_now
 from shared.learning.probe import probe_score
@@ -192,6 +192,31 @@ def test_channels_are_found_by_name_and_other_columns_are_not_read(tmp_path):
     (tmp_path / "a.csv").write_text("\n".join(rows))
     values = read_time_series(tmp_path / "a.csv", ("x", "y"), 10.0)
     assert values.tolist() == [[5, 1], [6, 2], [7, 3]]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "sentence"),
+    [
+        ("x,y", steady(4), "needs one column each called time"),
+        ("time;x;y", ["0;1;1", "1;2;2"], "has semicolons between its columns"),
+        ("time,x,y", [*steady(2), "noon,1,1"], "line 4: time is 'noon' where seconds should be"),
+        ("time,x,y", steady(1), "fewer than two rows"),
+        ("time,x,y", [*steady(3), "0.9,1,1", "1.0,1,1"], "line 5: the time goes on by 0.7 s where 0.1 s were due"),
+        ("time,x,y", [*steady(3), "-0.1,1,1"], "line 5: the time goes on by -0.3 s where 0.1 s were due"),
+        ("time,x,y", ["0,1,1"] * 4, "line 3: the time goes on by 0 s"),
+        ("time,x,x", steady(4), "has no column beside time with a number in each row"),
+    ],
+)
+def test_what_no_run_could_read_of_a_time_series_is_told_before_there_is_one(tmp_path, header, rows, sentence):
+    with pytest.raises(DataError, match=sentence):
+        held_by(series(tmp_path / "a.csv", rows, header))
+
+
+def test_what_a_time_series_holds_is_known_before_a_run_names_any_of_it(tmp_path):
+    rows = [f"{number / 300:.3f},{number},{'' if number else 1},hand," for number in range(10)]
+    held = held_by(series(tmp_path / "a.csv", rows, "time,x,heart_rate,note,"))
+    assert held.channels == ("x",) and len(held.sha256) == 32
+    assert held.rate_hz == pytest.approx(300) and held.seconds == pytest.approx(1 / 30)
 
 
 def test_windows_overlap_by_the_stride_and_what_is_left_over_is_dropped():

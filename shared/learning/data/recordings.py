@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
+from typing import Generic, TypeVar
 
 from shared.errors import added_to, all_told
 from shared.escaping import escape
@@ -24,8 +22,26 @@ RECORDINGS_FILE = "recordings.csv"
 _COLUMNS = ("id", "file", "label")
 _GROUP = "group"
 
-Cut = Callable[[Path], Sequence[NDArray[Any]]]
-"""The excerpts of one file, one or more; raises DataError."""
+ExcerptT = TypeVar("ExcerptT")
+Cut = Callable[[Path], Sequence[ExcerptT]]
+"""What is taken of one file, one or more; raises DataError."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the file of a recording holds, before a run says what is read of it.
+
+    Args:
+        channels: the columns that a run may name; a sound has none.
+        rate_hz: rows, or samples, a second.
+        seconds: how long it lasts.
+        sha256: of all its numbers.
+    """
+
+    channels: tuple[str, ...]
+    rate_hz: float
+    seconds: float
+    sha256: bytes
 
 
 @dataclass(frozen=True)
@@ -45,24 +61,24 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Recording:
+class Recording(Generic[ExcerptT]):
     """A recording and what was cut from it, in order."""
 
     listed: Listed
-    excerpts: Sequence[NDArray[Any]]
+    excerpts: Sequence[ExcerptT]
 
 
-def read_recordings(root: Path, labels: Sequence[str], cut: Cut) -> list[Recording]:
+def read_recordings(root: Path, labels: Sequence[str] | None, cut: Cut[ExcerptT]) -> list[Recording[ExcerptT]]:
     """Read every recording of a folder, sorted by id.
 
     Args:
-        labels: the names of the classes.
+        labels: the names of the classes; None: any.
         cut: reads a file.
 
     Raises:
         DataError: names every line that is wrong and every file that is missing or unreadable.
     """
-    recordings = []
+    recordings: list[Recording[ExcerptT]] = []
     with all_told() as problems:
         for line, listed in list_recordings(root, labels, problems):
             with added_to(problems, f"{RECORDINGS_FILE}, line {line}: "):
@@ -81,17 +97,17 @@ def recording_units(root: Path) -> list[Unit]:
     return [Unit(each.id, (hashed(each.file),), each.label, kind=each.label, group=each.group) for _, each in listed]
 
 
-def read_unlisted(path: Path, extension: str, cut: Cut) -> dict[str, Sequence[NDArray[Any]]]:
+def read_unlisted(path: Path, extension: str, cut: Cut[ExcerptT]) -> dict[str, Sequence[ExcerptT]]:
     """Return the excerpts of one file, or of each file of a folder, by the file's stem.
 
     Args:
         extension: of the files that count, in small letters.
-        cut: cuts a file into excerpts, arrays of whatever shape and type it returns.
+        cut: reads a file.
 
     Raises:
         DataError: names every file that is none, or unreadable.
     """
-    found: dict[str, Sequence[NDArray[Any]]] = {}
+    found: dict[str, Sequence[ExcerptT]] = {}
     with all_told() as problems:
         for file in list_images(path, (extension,)):
             with added_to(problems):
@@ -139,6 +155,6 @@ def list_recordings(root: Path, labels: Sequence[str] | None, problems: list[str
     return listed
 
 
-def _excerpts(file: Path, cut: Cut) -> Sequence[NDArray[Any]]:
+def _excerpts(file: Path, cut: Cut[ExcerptT]) -> Sequence[ExcerptT]:
     alive()
     return cut(file)

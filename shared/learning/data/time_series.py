@@ -7,6 +7,7 @@ one moment, at a steady rate that is the run's: nothing is interpolated, because
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from shared.errors import DataError
 from shared.escaping import escape
 from shared.learning.data import TIME
 from shared.learning.data.images import short_name
+from shared.learning.data.recordings import Held
 from shared.learning.data.tables import shown
 
 _RATE_TOLERANCE = 0.01  # of the rate over the whole recording
@@ -82,25 +84,61 @@ def read_time_series(path: Path, channels: Sequence[str], rate_hz: float) -> NDA
     """
     columns = [TIME, *channels]
     refs = _refs(path, columns)
+    values = _columns(path, columns, refs)
+    _require_rate(path, values[:, 0], refs, rate_hz)
+    return values[:, 1:]
+
+
+def held_by(path: Path) -> Held:
+    """Return what one file holds, whatever a run names of it; a channel has a finite number in each row.
+
+    Raises:
+        DataError: it cannot be read, has no steady time, or no channel.
+    """
+    refs = _refs(path, [TIME])
+    rate_hz = _steady_rate(path, _columns(path, [TIME], refs)[:, 0], refs)
+    header, *_ = _headers(path)
+    names = [name for name in header if name not in ("", TIME) and header.count(name) == 1]
+    rows = (cells for _, cells in _lines(path, [header.index(name) for name in names]))
+    values = np.fromiter((_number(cell) for cells in rows for cell in cells), np.float64)
+    by_name = zip(names, values.reshape(-1, max(len(names), 1)).T, strict=False)
+    channels = tuple(name for name, cells in by_name if np.isfinite(cells).all())
+    if not channels:
+        raise DataError(
+            [f"{short_name(path)}: has no column beside {TIME} with a number in each row; export it again."]
+        )
+    seconds = len(values) / len(names) / rate_hz
+    return Held(channels, rate_hz, seconds, hashlib.sha256(values.tobytes()).digest())
+
+
+def _columns(path: Path, columns: Sequence[str], refs: Sequence[int]) -> NDArray[np.float64]:
+    """Return some columns: (T, columns).
+
+    Raises:
+        DataError: the file cannot be read, or a cell is no finite number.
+    """
     try:
-        values = _numbers(path, refs)
+        return _numbers(path, refs)
     except (OSError, ValueError) as error:
         _require_numbers(path, columns, refs)
         raise DataError(
             [f"{short_name(path)}: cannot be read as rows of numbers ({escape(str(error))}); export it again."]
         ) from error
-    _require_rate(path, values[:, 0], refs, rate_hz)
-    return values[:, 1:]
+
+
+def _headers(path: Path) -> list[list[str]]:
+    """Return the columns' names as they are with a comma between them, and with each of the other separators."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            line = file.readline(_HEADER_BYTES)
+            return [_names(line, mark) for mark in (",", *_OTHER_SEPARATORS)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError([f"{short_name(path)}: cannot be read ({error}); save it as CSV in UTF-8."]) from error
 
 
 def _refs(path: Path, columns: Sequence[str]) -> list[int]:
     """Return where the columns are, by the header."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            line = file.readline(_HEADER_BYTES)
-            header, *others = [_names(line, mark) for mark in (",", *_OTHER_SEPARATORS)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError([f"{short_name(path)}: cannot be read ({error}); save it as CSV in UTF-8."]) from error
+    header, *others = _headers(path)
     wrong = [name for name in columns if header.count(name) != 1]
     for called, names in zip(_OTHER_SEPARATORS.values(), others, strict=True):
         if wrong and set(columns) <= set(names):
@@ -160,28 +198,55 @@ def _require_numbers(path: Path, columns: Sequence[str], refs: Sequence[int]) ->
 
 
 def _is_finite(cell: str) -> bool:
+    return math.isfinite(_number(cell))
+
+
+def _number(cell: str) -> float:
+    """Return the number in a cell; NaN where there is none."""
     try:
-        return math.isfinite(float(cell))
+        return float(cell)
     except ValueError:
-        return False
+        return math.nan
+
+
+def _steady_rate(path: Path, time: NDArray[np.float64], refs: Sequence[int]) -> float:
+    """Return how many rows a second a recording has.
+
+    Raises:
+        DataError: it has a gap, or too few rows.
+    """
+    _require_rows(path, time)
+    steps = np.diff(time)
+    usual, mean = float(np.median(steps)), float(steps.mean())
+    if mean <= 0 or (np.abs(steps / mean - 1) > _STEP_TOLERANCE).any():
+        raise _uneven(path, steps, int(np.abs(steps - usual).argmax()), usual, refs)
+    return 1 / mean
+
+
+def _require_rows(path: Path, time: NDArray[np.float64]) -> None:
+    if len(time) < 2:
+        raise DataError([f"{short_name(path)}: has fewer than two rows; leave the recording out."])
 
 
 def _require_rate(path: Path, time: NDArray[np.float64], refs: Sequence[int], rate_hz: float) -> None:
-    if len(time) < 2:
-        raise DataError([f"{short_name(path)}: has fewer than two rows; leave the recording out."])
+    _require_rows(path, time)
     steps = np.diff(time)
     if (measured := float(np.median(steps))) > 0 and abs(1 / (measured * rate_hz) - 1) > _STEP_TOLERANCE:
         raise _of_another_rate(path, 1 / measured, rate_hz)
     uneven = np.flatnonzero(np.abs(steps * rate_hz - 1) > _STEP_TOLERANCE)
     if len(uneven):
-        row = int(uneven[0]) + 1  # which begins too soon or too late
-        line, _ = next(islice(_lines(path, refs), row, None), (row + 2, []))
-        goes_on = f"the time goes on by {steps[row - 1]:g} s where {1 / rate_hz:g} s were due"
-        remedy = "if it is rounded, write more digits of it; else cut the recording there into two"
-        raise DataError([f"{short_name(path)}, line {line}: {goes_on}; {remedy}."])
+        raise _uneven(path, steps, int(uneven[0]), 1 / rate_hz, refs)
     rate = (len(time) - 1) / float(time[-1] - time[0])
     if abs(rate / rate_hz - 1) > _RATE_TOLERANCE:
         raise _of_another_rate(path, rate, rate_hz)
+
+
+def _uneven(path: Path, steps: NDArray[np.float64], step: int, due: float, refs: Sequence[int]) -> DataError:
+    row = step + 1  # which begins too soon or too late
+    line, _ = next(islice(_lines(path, refs), row, None), (row + 2, []))
+    goes_on = f"the time goes on by {steps[step]:g} s where {due:g} s were due"
+    remedy = "if it is rounded, write more digits of it; else cut the recording there into two"
+    return DataError([f"{short_name(path)}, line {line}: {goes_on}; {remedy}."])
 
 
 def _of_another_rate(path: Path, rate: float, rate_hz: float) -> DataError:

@@ -57,7 +57,7 @@ EXTERNAL = "external"
 """The task whose networks dropfed does not know."""
 
 
-def _names_of_classes(labels: tuple[str, ...]) -> tuple[str, ...]:
+def names_of_classes(labels: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of an option's classes, for a validator.
 
     Raises:
@@ -72,7 +72,7 @@ def _names_of_classes(labels: tuple[str, ...]) -> tuple[str, ...]:
     return labels
 
 
-Labels = Annotated[tuple[str, ...], AfterValidator(_names_of_classes)]
+Labels = Annotated[tuple[str, ...], AfterValidator(names_of_classes)]
 """What a run calls the classes, the same at every site."""
 
 

@@ -7,6 +7,7 @@ fit.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shared.learning.data.graded_images import GradedImage
-from shared.learning.data.spectrograms import SPREAD, read_spectrograms
+from shared.learning.data.recordings import Held
+from shared.learning.data.spectrograms import SPREAD, read_spectrograms, read_wave
 from shared.learning.drawing import drawn_by
 from shared.learning.models.encoders import build_encoder
 from shared.learning.models.grading_network import GradingNetwork
@@ -56,6 +58,10 @@ class Spectrograms(terms.Spectrograms, SignalClassification[SpectrogramOptions, 
             highest_hz=options.highest_hz,
             side=options.image_size,
         )
+
+    def held(self, path: Path) -> Held:
+        sound, rate = read_wave(path)
+        return Held((), rate, len(sound) / rate, hashlib.sha256(sound.tobytes()).digest())
 
     def sample(self, name: str, excerpt: NDArray[np.uint8], label: int) -> GradedImage:
         return GradedImage(name, excerpt, label)

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from shared.errors import DataError
 from shared.learning.data.images import short_name
-from shared.learning.data.time_series import Window, cut_windows, read_time_series
+from shared.learning.data.recordings import Held
+from shared.learning.data.time_series import Window, cut_windows, held_by, read_time_series
 from shared.learning.drawing import drawn_by
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.signal_encoder import build_signal_encoder
@@ -49,6 +50,9 @@ class TimeSeries(terms.TimeSeries, SignalClassification[TimeSeriesOptions, Windo
         return cut_windows(
             values, options.window, options.stride, options.mean, options.std, constant_is_zero=constant_is_zero
         )
+
+    def held(self, path: Path) -> Held:
+        return held_by(path)
 
     def sample(self, name: str, excerpt: NDArray[np.float32], label: int) -> Window:
         return Window(name, excerpt, label)
