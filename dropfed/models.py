@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dropfed.paths import path_of
+from shared.errors import all_told
 from shared.learning.blame import blaming
 from shared.learning.kept_model import NO_THETA, KeptModel, open_model
 from shared.learning.plugins import permit_installed
 from shared.learning.predictions import each_answer, evaluate_kept
-from shared.learning.tasks.contract import Evaluation, Sample, Task
+from shared.learning.tasks.contract import Evaluation, Sample, TabledTask, Task
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,11 @@ class Model:
             return evaluate_kept(self._kept, samples)
 
     def _samples(self, path: Path | str) -> Sequence[Sample]:
-        samples: Sequence[Sample] = self.task.open_unlabelled(path_of(path, "images"), self._kept.options)
-        return samples
+        task, images, options = self.task, path_of(path, "images"), self._kept.options
+        if not isinstance(task, TabledTask):
+            return task.open_unlabelled(images, options)
+        with all_told() as problems:
+            return task.open_listed(images, options, problems)
 
 
 def load(model: Path | str) -> Model:

@@ -30,7 +30,7 @@ from shared.learning.metrics import mean_dice
 from shared.learning.objectives import IGNORED, by_target
 from shared.learning.plugins import is_permitted
 from shared.learning.prediction_page import ORDERED_BY_SCORE, ORDERED_BY_UNCERTAINTY, Page, picture_of
-from shared.learning.tasks.contract import Evaluation, Sample
+from shared.learning.tasks.contract import Evaluation, Sample, TabledTask
 from shared.learning.tasks.terms import Options
 from shared.learning.training import answers, evaluate, tame
 
@@ -190,8 +190,13 @@ def _open(kept: KeptModel, images: Path) -> tuple[dict[str, tuple[Sample, Path]]
 
     One broken file does not spoil a folder.
     """
-    samples: dict[str, tuple[Sample, Path]] = {}
     problems: list[str] = []
+    if isinstance(kept.task, TabledTask):
+        listed = kept.task.open_listed(images, kept.options, problems)
+        if not listed:
+            raise DataError(problems)
+        return {sample.id: (sample, images) for sample in listed}, problems
+    samples: dict[str, tuple[Sample, Path]] = {}
     for path in not_hidden(images) if images.is_dir() else [images]:
         with added_to(problems):
             for sample in [] if path.is_dir() else kept.task.open_unlabelled(path, kept.options):

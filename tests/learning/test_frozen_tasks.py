@@ -1,6 +1,7 @@
 """Referable retinopathy and diseases of the fundus: what is read, a base that never changes, and balanced classes."""
 
 import csv
+import shutil
 import unicodedata
 from collections import Counter
 from functools import partial
@@ -12,6 +13,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
+import dropfed
 from shared.errors import ConfigurationError, DataError
 from shared.exchange.records.run import RunConfiguration
 from shared.learning.data.augmentation import Augmentation
@@ -19,7 +21,9 @@ from shared.learning.data.labelled_photographs import labelled_units, read_label
 from shared.learning.data.scans import PICTURES, read_scans, three_channels
 from shared.learning.data.splits import Folds, SplitPlan
 from shared.learning.data.units import settled
+from shared.learning.kept_model import open_model
 from shared.learning.new_runs import as_of_now
+from shared.learning.predictions import predict
 from shared.learning.run_checks import check_together
 from shared.learning.targets import trained_counts
 from shared.learning.tasks import task_named
@@ -27,6 +31,7 @@ from shared.learning.tasks.classification import balanced, balancing, drawing
 from shared.learning.training import Epoch, plan_batches
 from studies.simulation import run_rounds
 from tests.learning.dealt import opened_anew
+from tests.learning.exports import write_kept
 from tests.learning.small_sites import LABELS, SEVERITIES, write_small
 
 TASKS = ("rdr_classification", "fundus_disease")
@@ -107,6 +112,31 @@ def test_columns_that_are_missing_are_named(tmp_path):
         read_scans(tmp_path, SEVERITIES, 2, 32)
     with pytest.raises(DataError, match=r"scans\.csv"):
         read_scans(tmp_path / "nowhere", SEVERITIES, 2, 32)
+
+
+def test_a_model_of_scans_is_asked_about_those_that_a_table_lists_and_about_nothing_else(data, tmp_path):
+    write_kept(tmp_path / "model", ["no", "yes"], task="rdr_classification", method="fedavg", task_options=OPTIONS)
+    kept, site = open_model(tmp_path / "model"), tmp_path / "site"
+    shutil.copytree(data / "rdr_classification" / "north", site)
+    with (site / "scans.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    with (site / "scans.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(row[:-1] for row in (header, *rows))
+    graded = kept.task.open_images(data / "rdr_classification" / "north", kept.options).samples
+    for path in (site, site / "scans.csv"):
+        inputs = dropfed.load(tmp_path / "model").transform(path)
+        assert torch.equal(inputs, kept.task.collate(graded)[0])
+    (site / rows[0][1]).unlink()
+    table, count, (problem,) = predict(kept, site, tmp_path / "out")
+    assert count == len(rows) - 1 and problem.startswith("scans.csv, line 2: ")
+    assert [row["image"] for row in csv.DictReader(table.open())] == [scan.id for scan in graded[1:]]
+    for path in (site / "pictures", site / rows[1][1]):
+        with pytest.raises(DataError, match=r"^.*: a scan is four pictures; name a folder whose scans\.csv lists them"):
+            predict(kept, path, tmp_path / "out")
+    with pytest.raises(DataError, match=r"^scans\.csv, line 2: "):
+        dropfed.load(tmp_path / "model").predict(site)
+    foreign = kept.task.open_unlabelled(site / "pictures", kept.options)  # images unlike the site's own
+    assert len(foreign) == 4 * len(rows) - 1
 
 
 def test_a_photograph_is_cropped_to_the_square_around_its_retina():

@@ -2,7 +2,7 @@
 
 A data folder holds ``scans.csv`` with the columns ``id``, ``superficial``, ``deep``, ``structural_superficial``,
 ``structural_deep`` and ``severity``. The four in the middle are paths of PNG, JPEG or TIFF files within the folder. The
-severity is a name from the run's list, or its number from 0.
+severity is a name from the run's list, or its number from 0; where a model is only asked, the column may be absent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shared.errors import added_to, all_told
+from shared.errors import DataError, added_to, all_told
 from shared.escaping import escape
 from shared.learning.data import SMALLEST_SIDE
 from shared.learning.data.graded_images import GradedImage
@@ -66,6 +66,27 @@ def read_scans(root: Path, severities: Sequence[str], referable_from: int, side:
     return sorted(scans, key=lambda scan: scan.id)
 
 
+def read_ungraded(path: Path, side: int, problems: list[str]) -> list[Scan]:
+    """Read every scan that a table lists, whatever severity it says, sorted by id; the scans' own means nothing.
+
+    Args:
+        path: the table, or its folder.
+        side: of each image, in pixels.
+        problems: a sentence is added for each line that is wrong and each file that is missing or unreadable.
+
+    Raises:
+        DataError: there is no table, it cannot be read, or its columns are others.
+    """
+    root = path.parent if path.name == SCANS_FILE else path
+    if not (root / SCANS_FILE).is_file():
+        raise DataError([f"{path}: a scan is four pictures; name a folder whose {SCANS_FILE} lists them."])
+    scans = []
+    for line, listed in _listed(root, None, problems, needs_severity=False).items():
+        with added_to(problems, f"{SCANS_FILE}, line {line}: "):
+            scans.append(Scan(listed.id, _read(listed.pictures, side), 0, 0))
+    return sorted(scans, key=lambda scan: scan.id)
+
+
 def scan_units(root: Path) -> list[Unit]:
     """Return every scan of a folder, by the bytes of its four pictures, with its severity, whichever that is.
 
@@ -102,7 +123,9 @@ class _Listed:
     severity: str
 
 
-def _listed(root: Path, severities: Sequence[str] | None, problems: list[str]) -> dict[int, _Listed]:
+def _listed(
+    root: Path, severities: Sequence[str] | None, problems: list[str], *, needs_severity: bool = True
+) -> dict[int, _Listed]:
     """Return the table's lines that are right, by their number; a sentence is added for each that is not.
 
     Args:
@@ -112,13 +135,13 @@ def _listed(root: Path, severities: Sequence[str] | None, problems: list[str]) -
         DataError: the table cannot be read, or its columns are others.
     """
     columns, rows = read_table(root / SCANS_FILE, problems)
-    if sorted(columns) != sorted(_COLUMNS):
+    if sorted(columns) not in (sorted(_COLUMNS), *([] if needs_severity else [sorted(_COLUMNS[:-1])])):
         raise wrong_columns(SCANS_FILE, ", ".join(_COLUMNS), columns)
     listed: dict[int, _Listed] = {}
     ids: set[str] = set()
     for line, cells in rows:
         where = f"{SCANS_FILE}, line {line}"
-        name, severity = cells["id"], cells["severity"]
+        name, severity = cells["id"], cells.get("severity", "")
         paths = {cells[picture]: path_within(root, cells[picture]) for picture in PICTURES}
         outside = [text for text, path in paths.items() if path is None]
         if not name or name in ids or "/" in name or "\\" in name:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, runtime_checkable
 
 import torch
 from numpy.typing import NDArray
@@ -329,6 +329,8 @@ class Task(Protocol[OptionsT, SampleT]):
     def open_unlabelled(self, path: Path, options: OptionsT) -> Sequence[SampleT]:
         """Read and check one image, or every image of a folder; what the samples say about them means nothing.
 
+        Of a ``TabledTask`` each file is an image by itself, which is enough for images out of the task's distribution.
+
         Raises:
             DataError: names every problem of every file.
         """
@@ -366,6 +368,22 @@ def opened(kind: object, name: str) -> Task:
     if taken := sorted({*task.scores} & {*FIXED_COLUMNS}):
         raise ConfigurationError([f"{wrong} has a score {taken[0]}, which is a column that every table has; rename it"])
     return task
+
+
+@runtime_checkable
+class TabledTask(Protocol):
+    """A task that needs a table to know which files are one image: of single files a model cannot be asked."""
+
+    def open_listed(self, path: Path, options: Any, problems: list[str]) -> Sequence[Any]:
+        """Read the images that a table lists, to ask a model about them; what the samples say about them means nothing.
+
+        Args:
+            path: the table, or its folder.
+            problems: a sentence is added for each image that cannot be read.
+
+        Raises:
+            DataError: there is no such table, or it cannot be read.
+        """
 
 
 class SegmentationTask(Task[OptionsT, SampleT], Protocol[OptionsT, SampleT]):

@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import nn
 
 from shared.learning.data.images import list_images, read_image, unlabelled_units
-from shared.learning.data.scans import Scan, read_scans, scan_units, three_channels
+from shared.learning.data.scans import Scan, read_scans, read_ungraded, scan_units, three_channels
 from shared.learning.data.units import Unit
 from shared.learning.drawing import drawn_by
 from shared.learning.models import AS_READ
@@ -52,6 +52,9 @@ class RdrClassification(terms.RdrClassification, FrozenClassification[RdrOptions
     def open_images(self, root: Path, options: RdrOptions) -> Collection[Scan]:
         scans = read_scans(root, options.severities, options.referable_from, options.image_size)
         return Collection(scans, options.class_names)
+
+    def open_listed(self, path: Path, options: RdrOptions, problems: list[str]) -> Sequence[Scan]:
+        return read_ungraded(path, options.image_size, problems)
 
     def open_unlabelled(self, path: Path, options: RdrOptions) -> Sequence[Scan]:
         """Read each file as one picture, which stands in all channels: enough for out-of-distribution images."""
