@@ -46,6 +46,7 @@ from shared.learning.tasks.contract import Dataset, Sample, Task, divided
 from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
+from site_client.disclosure import withheld
 from site_client.division import division_here
 from site_client.folders import are_ungrouped, find, is_dealt, is_used, told_ungrouped, unit_and_table, units_in
 from site_client.policy import labels_named_by
@@ -80,14 +81,14 @@ def look_at_own_images(
     by = f"run {run.run}" if run else "a run with the usual settings"
     division = division_here(work)
     until = _TOO_LATE if is_dealt(task_name, division.blocks) else _UNTIL
-    asked = LookAtOwn(task=task_name, root=root, run=run, by=by, until=until)
+    least = configuration.policy.minimum_count
+    asked = LookAtOwn(task=task_name, root=root, run=run, by=by, least=least, until=until)
     try:
         here = units_in(work, configuration, [task_name])
     except DataError:
         with told_of(task_name):
             answered(asked, configuration, plugins, scratch=work / SCRATCH)  # tells what is wrong with the images, too
         raise
-    least = configuration.policy.minimum_count
     blocks = deal(division.blocks, here, least, division.key)
     with told_of(task_name):
         found = find(task_name, here, blocks, least, division.key)
@@ -129,6 +130,7 @@ class LookAtOwn(Question[list[Finding]]):
         members: of each set; None: they make none, and are read to see what is wrong with them.
         count: how many labelled images there are.
         labels: what they call their classes.
+        least: images in a block.
         until: when files may be changed, said behind each remedy.
     """
 
@@ -139,6 +141,7 @@ class LookAtOwn(Question[list[Finding]]):
     members: Members | None = None
     count: int = 0
     labels: list[str] = []
+    least: int = 1
     until: str = ""
 
     @property
@@ -170,6 +173,13 @@ class LookAtOwn(Question[list[Finding]]):
         yield from look_at_levels(task, self.root, self.until)
         divides = f"{self.by} {'divides them' if self.run else 'would divide them, for example,'}"
         yield from _divided(task, dataset, parts, divides)
+        if self.least > 1 and task.selection_score in withheld(dataset.validation, dataset.blocks):
+            yield Finding(
+                "warning",
+                f"{self.task}: validation {task.selection_score} stays here, and no run chooses its model by this "
+                "site's: a block of its validation images holds several classes; only groups of one class each, with "
+                f"enough images of each class for three blocks, would change that{self.until}",
+            )
         yield _copies(self.task, parts)
         if whole is not None:
             yield from look_at_whole(task, whole.samples)

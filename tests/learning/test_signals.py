@@ -29,8 +29,9 @@ from shared.learning.probe import probe_score
 from shared.learning.requirements import requirements
 from shared.learning.sharing import build_network, sharing
 from shared.learning.tasks import task_named
-from shared.learning.tasks.contract import Collection, divided
+from shared.learning.tasks.contract import Collection, divided, members_anew
 from site_client.configuration import Policy
+from site_client.own_images import LookAtOwn
 from site_client.policy import excesses
 from studies.simulation import run_rounds
 from tests.learning.dealt import image, opened_anew, sets_anew
@@ -403,6 +404,21 @@ def test_all_that_is_cut_from_one_person_is_in_one_split(data, task):
     samples = [sample for part in parts for sample in part]
     assert len({sample.id for sample in samples}) == len(samples)
     assert {unit_of(sample.id): dataset.classes[sample.grade] for sample in samples} == label_of
+
+
+@pytest.mark.parametrize(("least", "is_told"), [(5, True), (1, False)])
+def test_a_site_is_told_beforehand_that_no_validation_score_leaves_as_people_have_several_classes(data, least, is_told):
+    task, folder = task_named("time_series"), data / "time_series" / "north"
+    assert {row["label"] for row in table_of(folder) if row["group"] == "person-01"} == {
+        "resting",
+        "walking",
+        "running",
+    }
+    members = members_anew(task, folder, SplitPlan(), 1, secret=b"x", least=least)
+    for run in (None, run_of("time_series", "fedavg", 1)):
+        asked = LookAtOwn(task=task.name, root=folder, run=run, by="", members=members, least=least, until="; now")
+        told = [each for each in asked.answer(print) if "validation auroc stays here" in each.text]
+        assert [(each.grade, each.text[-23:]) for each in told] == [("warning", " would change that; now")] * is_told
 
 
 def test_a_split_file_speaks_of_recordings(data, tmp_path):
