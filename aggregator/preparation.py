@@ -64,7 +64,7 @@ from shared.learning.run_checks import check_together
 from shared.learning.schedules import scored_rounds
 from shared.learning.sharing import ANY_CLASSES, learns_features, network_of, sharing
 from shared.learning.targets import classes_text, target_counts
-from shared.learning.tasks import task_named, task_names
+from shared.learning.tasks import task_named, task_names, words_of
 from shared.learning.tasks.contract import Collection, Task
 from shared.learning.tasks.terms import EXTERNAL, Options
 from shared.learning.tolerance import HeldOutSet, score_name
@@ -392,7 +392,7 @@ def _remarks(
         yield Finding("note", f"{run.run} {begun} with just these settings; `launch` goes on with it")
     if (images := learning.heldout.images) is not None:
         counts = target_counts(learning.task, images.samples, len(images.classes))
-        told = f"{pluralize(len(images.samples), 'image')}; {classes_text(counts, images.classes)}"
+        told = f"{pluralize(len(images.samples), words_of(run.task).input)}; {classes_text(counts, images.classes)}"
         yield Finding("note", f"held-out set: {told}")
     yield from _about_beginning(work, run, learning.division)
     yield from _about_size(learning.task.options(run.task_options))
@@ -403,7 +403,7 @@ def _remarks(
         yield Finding("note", f"default used (not set in RUN.yaml): {', '.join(by_default)}")
     if run.task != EXTERNAL:
         yield (
-            _steps(requirements(run))
+            _steps(requirements(run), words_of(run.task).input)
             if run.rounds
             else Finding("note", "rounds: 0; sites score the model, and nothing is trained")
         )
@@ -525,10 +525,14 @@ def _about_scoring(run: RunConfiguration) -> Iterator[Finding]:
     yield Finding("note", text)
 
 
-def _steps(required: Requirements) -> Finding:
-    """Return how long a small site trains in the whole run."""
+def _steps(required: Requirements, what: str) -> Finding:
+    """Return how long a small site trains in the whole run.
+
+    Args:
+        what: people call one input of the model.
+    """
     steps = required.steps(_SMALL)
-    takes = f"training: for example, a site with {_SMALL} training images takes {steps} steps in the whole run"
+    takes = f"training: for example, a site with {_SMALL} training {what}s takes {steps} steps in the whole run"
     if not required.takes_few_steps(_SMALL):
         return Finding("note", takes)
     more = "raise rounds, epochs, or how often `augmentation` shows an image, or lower batch_size"

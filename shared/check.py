@@ -30,7 +30,7 @@ from shared.learning.clashes import clashes
 from shared.learning.data.splits import SPLIT_FILE, read_split_file, unit_of
 from shared.learning.data.units import Unit
 from shared.learning.plugins import described, distributions, provided_by
-from shared.learning.tasks import task_named, task_names
+from shared.learning.tasks import task_named, task_names, words_of
 from shared.learning.tasks.terms import Options
 from shared.learning.younger import completed
 from shared.plurals import pluralize
@@ -270,8 +270,9 @@ def look_at_images(setting: str, task_name: str, root: Path, run: RunConfigurati
         found = open_labelled(task, root, options, labels_of(task.units(root)))
         if (root / SPLIT_FILE).exists():
             read_split_file(root / SPLIT_FILE, [*dict.fromkeys(unit_of(sample.id) for sample in found.samples)])
-    classes = ", ".join(found.classes)
-    yield Finding("ok", f"{task_name}: {pluralize(len(found.samples), 'labelled image')} in {root}; classes: {classes}")
+    classes, units = ", ".join(found.classes), {unit_of(sample.id) for sample in found.samples}
+    counted = pluralize(len(units), f"labelled {words_of(task_name).unit}")
+    yield Finding("ok", f"{task_name}: {counted} in {root}; classes: {classes}")
     if task.labels_pixels:
         yield from look_at_masks(task, root, found.classes)
     yield from look_at_levels(task, root)
@@ -441,7 +442,8 @@ def _held_out(task: Task, found: Collection) -> Iterator[Finding]:
     """Check that images tell a good model from a bad one."""
     from shared.learning.targets import target_counts  # noqa: PLC0415  (keeps --help instant)
 
-    one = "recording or person" if found.groups else "image"
+    unit, piece = words_of(task.name).unit, words_of(task.name).input
+    one = f"{unit} or person" if found.groups else piece
     groups = [found.group_of(sample) for sample in found.samples]
     if len(set(groups)) == 1:
         yield Finding("warning", f"{task.name}: there is one {one} alone, and its score says little; add others")
@@ -453,12 +455,12 @@ def _held_out(task: Task, found: Collection) -> Iterator[Finding]:
         (only,) = set(found.classes) - set(absent)
         yield Finding(
             "warning",
-            f"{task.name}: every image shows {only} alone, so that a model which always says so scores best; correct "
-            "the labels, or add images of others",
+            f"{task.name}: every {unit} shows {only} alone, so that a model which always says so scores best; correct "
+            f"the labels, or add {unit}s of others",
         )
     elif absent:
         yield Finding(
-            "warning", f"{task.name}: no image shows {', '.join(absent)}, which is not checked then; add some"
+            "warning", f"{task.name}: no {unit} shows {', '.join(absent)}, which is not checked then; add some"
         )
     if rare:
         yield Finding(
@@ -486,7 +488,9 @@ def look_at_ood(setting: str, task_name: str, root: Path, run: RunConfiguration 
             found = cutting.open_whole_unlabelled(root)
         else:
             found = task.open_unlabelled(root, options or usual_options(task, ()))
-    yield Finding("ok", f"{task_name}: {pluralize(len(found), 'out-of-distribution image')} in {root}")
+    units = {unit_of(sample.id) for sample in found}
+    counted = pluralize(len(units), f"out-of-distribution {words_of(task_name).unit}")
+    yield Finding("ok", f"{task_name}: {counted} in {root}")
     if seen_whole(task, options) is not None:
         yield from look_at_whole(task, found)
 

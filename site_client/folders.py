@@ -15,8 +15,7 @@ from shared.learning.data.sets import Members, SetName, members_of
 from shared.learning.data.splits import SPLIT_FILE
 from shared.learning.data.units import Unit, count_groups, settled
 from shared.learning.plugins import plugins_of
-from shared.learning.tasks import TERMS, task_named, task_names
-from shared.learning.tasks.terms import SignalTerms, Terms
+from shared.learning.tasks import task_named, task_names, words_of
 from shared.plurals import pluralize
 from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
@@ -26,8 +25,8 @@ from site_client.store import SCRATCH
 
 def unit_and_table(task: str) -> tuple[str, str]:
     """Return what a task's units are called, and the table in which a hospital writes their groups."""
-    is_of_recordings = issubclass(TERMS.get(task, Terms), SignalTerms)
-    return ("recording", RECORDINGS_FILE) if is_of_recordings else ("image", SPLIT_FILE)
+    words = words_of(task)
+    return words.unit, RECORDINGS_FILE if words.cuts else SPLIT_FILE
 
 
 def told_ungrouped(task: str) -> str:

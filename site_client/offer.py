@@ -20,6 +20,7 @@ from shared.exchange.records.wire import PLAIN
 from shared.learning.data.splits import SPLITS
 from shared.learning.methods import method_names, open_terms
 from shared.learning.models.options import published_weights
+from shared.learning.tasks import Words, words_of
 from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import FILE, SiteConfiguration, configuration_in_force, require_here
@@ -38,6 +39,8 @@ _READABLE = {
     "all": "manifests alone: names, sizes and times; all else is encrypted (encrypt: all)",
 }
 """What whoever runs the server of the folder learns of a run."""
+
+_SOME_INPUTS = 1000  # for which steps are told, where it is not known how many there are
 
 Standing = Literal["offered", "agreed"] | Ending
 
@@ -324,8 +327,8 @@ def _required(
     lines = [
         f"shows each image:   up to {found.views:,} times in the whole run (at most {policy.max_views:,}), in "
         f"{pluralize(found.rounds, 'round')} (at most {policy.max_rounds:,})",
-        f"trains on:          {_own_images(work, settled, policy.minimum_training_images)}",
-        *([] if isinstance(settled, str) else _of_images(found, settled, policy.minimum_count)),
+        f"trains on:          {_own_images(work, settled, policy.minimum_training_images, words_of(run.task).unit)}",
+        *([] if isinstance(settled, str) else _of_images(found, settled, policy.minimum_count, words_of(run.task))),
         f"takes:              {found.parameters:,} parameters (at most {policy.max_parameters:,}), about "
         f"{found.memory_bytes / 1e9:.1f} GB of memory (at most {policy.max_memory_gb:g})",
         *_micro_batches(site, run, found),
@@ -345,35 +348,45 @@ def _required(
     return lines
 
 
-def _own_images(work: Path, settled: Settled | str, least: int) -> str:
-    """Return how many images a run would use here; with a division that is not made yet groups may fall otherwise."""
-    required = f"{pluralize(least, 'image')} or more, or this site declines"
+def _own_images(work: Path, settled: Settled | str, least: int, what: str) -> str:
+    """Return how many images a run would use here; with a division that is not made yet groups may fall otherwise.
+
+    Args:
+        what: people call one.
+    """
+    required = f"{pluralize(least, what)} or more, or this site declines"
     if isinstance(settled, str):
         return f"{required}{f'; how many there are cannot be told: {settled}' if settled else ''}"
     about = "" if (work / DIVISION).exists() else "about "
     train, validation, test = (settled.images(name) for name in SPLITS)
     return (
-        f"{about}{pluralize(train, 'image')} of this site's, validated on {validation:,} and tested on {test:,}; "
+        f"{about}{pluralize(train, what)} of this site's, validated on {validation:,} and tested on {test:,}; "
         f"{required}"
     )
 
 
-def _of_images(required: Requirements, settled: Settled, least: int) -> list[str]:
+def _of_images(required: Requirements, settled: Settled, least: int, words: Words) -> list[str]:
     """Return how long training takes with so many images, and what is to be known about whose they are."""
     from site_client.folders import told_ungrouped  # noqa: PLC0415  (PyTorch)
 
-    lines = [f"trains in:          {_steps(required, settled.images('train'))}"]
+    lines = [f"trains in:          {_steps(required, settled.images('train'), words)}"]
     whose = told_ungrouped(settled.task) if settled.are_ungrouped else settled.found.told_of_few(settled.sets, least)
     return lines if whose is None else [*lines, f"whose images:       {whose}"]
 
 
-def _steps(required: Requirements, images: int) -> str:
-    steps = required.steps(images)
+def _steps(required: Requirements, images: int, words: Words) -> str:
+    """Return how long training takes; how many inputs recordings give is not known before they are read."""
+    inputs = _SOME_INPUTS if words.cuts else images
+    steps = required.steps(inputs)
     if not steps:
         return "nothing (rounds: 0)"
-    few = ", which may be too few to learn from" if required.takes_few_steps(images) else ""
+    told = f"about {pluralize(steps, 'step')} in the whole run, of {required.batch_size} views each"
+    if words.cuts:
+        told += f", for each {pluralize(inputs, words.input)} that these {words.unit}s give: the longer, the more"
+    elif required.takes_few_steps(inputs):
+        told += ", which may be too few to learn from"
     alone = "; as many again for a model of this site alone, so about twice the time" if required.trains_alone else ""
-    return f"about {pluralize(steps, 'step')} in the whole run, of {required.batch_size} views each{few}{alone}"
+    return told + alone
 
 
 def _micro_batches(site: SiteConfiguration, run: RunConfiguration, required: Requirements) -> list[str]:
@@ -381,7 +394,8 @@ def _micro_batches(site: SiteConfiguration, run: RunConfiguration, required: Req
     by_pytorch = run.rounds and run.privacy is None and run.program_at(site.site) is None
     if site.micro_batch is None or site.micro_batch >= run.batch_size or not by_pytorch:
         return []
-    told = f"divided into:       micro-batches of up to {pluralize(site.micro_batch, 'image')}, as {FILE} says"
+    most = pluralize(site.micro_batch, words_of(run.task).input)
+    told = f"divided into:       micro-batches of up to {most}, as {FILE} says"
     if required.has_batch_norm:
         return [f"{told}; BatchNorm normalises by these, and {names.METRICS} tells their size"]
     return [f"{told}; its steps are the same but for rounding and dropout, and {names.METRICS} tells their size"]

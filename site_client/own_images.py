@@ -41,7 +41,7 @@ from shared.learning.data.splits import SPLITS, SplitPlan, unit_of
 from shared.learning.plugins import plugins_of
 from shared.learning.seeds import split_seed
 from shared.learning.targets import classes_text, target_counts
-from shared.learning.tasks import task_named
+from shared.learning.tasks import task_named, words_of
 from shared.learning.tasks.contract import Dataset, Sample, Task, divided
 from shared.plurals import pluralize
 from site_client.apart import answered
@@ -109,14 +109,14 @@ def look_at_own_images(
         yield Finding("note", f"{task_name}: {by} names no class of some folders, and {_told_unused(unused)}")
         dealt = is_dealt(task_name, division.blocks)
         yield from _nearly(task_name, by, sorted(set(unused.values())), labels or (), dealt=dealt)
-    wanted = configuration.policy.minimum_training_images
+    wanted, unit = configuration.policy.minimum_training_images, words_of(task_name).unit
     torn = {member.block for unit, member in members["train"].items() if unit in unused}
     if (trained := sum(member.block not in torn for member in members["train"].values())) < wanted:
         yield Finding(
             "warning",
-            f"{task_name}: {by} would train on {pluralize(trained, 'image')} here, and "
+            f"{task_name}: {by} would train on {pluralize(trained, unit)} here, and "
             f"minimum_training_images in {FILE} (policy:) is {wanted}: this site will decline it, and every run that "
-            f"trains on fewer than {wanted}; add images, or lower that number and start the daemon anew",
+            f"trains on fewer than {wanted}; add {unit}s, or lower that number and start the daemon anew",
         )
     yield from _named(task_name, image_files(root), until)
 
@@ -166,8 +166,8 @@ class LookAtOwn(Question[list[Finding]]):
         else:
             dataset = task.open_dataset(self.root, options or usual_options(task, self.labels), self.members)
         parts: Parts = {name: getattr(dataset, name) for name in SPLITS}
-        images, classes = pluralize(self.count, "labelled image"), ", ".join(dataset.classes)
-        yield Finding("ok", f"{self.task}: {images} in {self.root}; classes: {classes}")
+        counted, classes = pluralize(self.count, f"labelled {words_of(self.task).unit}"), ", ".join(dataset.classes)
+        yield Finding("ok", f"{self.task}: {counted} in {self.root}; classes: {classes}")
         if task.labels_pixels:
             yield from look_at_masks(task, self.root, dataset.classes, self.until)
         yield from look_at_levels(task, self.root, self.until)
@@ -228,7 +228,7 @@ def _divided(task: Task, dataset: Dataset, parts: Parts, divides: str) -> Iterat
     told, lacking = [], []
     for name, samples in parts.items():
         of_each = target_counts(task, samples, len(dataset.classes))
-        told.append(f"{name} {len(samples)} ({classes_text(of_each, dataset.classes)})")
+        told.append(f"{name} {_counted(task.name, samples)} ({classes_text(of_each, dataset.classes)})")
         if absent := [
             called for called, count in zip(dataset.classes, of_each.sum(0).tolist(), strict=True) if count == 0
         ]:
@@ -238,6 +238,15 @@ def _divided(task: Task, dataset: Dataset, parts: Parts, divides: str) -> Iterat
         yield Finding(
             "warning", f"{task.name}: {'; '.join(lacking)}: what is absent there is not learnt, or not measured"
         )
+
+
+def _counted(task_name: str, samples: Sequence[Sample]) -> str:
+    """Return how many images there are; of recordings, and of what a run cuts from them, both."""
+    words, units = words_of(task_name), {unit_of(sample.id) for sample in samples}
+    if not words.cuts:
+        return str(len(samples))
+    whole = pluralize(len(units), words.unit)
+    return whole if {sample.id for sample in samples} == units else f"{whole}, {pluralize(len(samples), words.input)}"
 
 
 def _copies(task_name: str, parts: Parts) -> Finding:

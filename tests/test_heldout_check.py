@@ -129,7 +129,7 @@ def test_recordings_are_looked_at_as_they_are_before_a_run_says_what_it_reads(tm
     labelled, told = [(found.grade, found.text) for found in look_at_images("heldout", "time_series", root)]
     assert labelled == (
         "ok",
-        f"time_series: 6 labelled images in {root}; classes: atrial fibrillation, sinus rhythm",
+        f"time_series: 6 labelled recordings in {root}; classes: atrial fibrillation, sinus rhythm",
     )
     assert told == ("ok", common + "looked at once there is one")
     files = root / "recordings"

@@ -65,6 +65,6 @@ def test_signals_from_the_first_round_to_predictions(task: str, tmp_path: Path) 
     north = federation.site("north")
     configuration = read_configuration(north)
     found = {finding.text: finding.grade for finding in look_at_own_images(task, north, configuration, run)}
-    assert any(text.startswith(f"{task}: 24 labelled images") for text in found)
+    assert any(text.startswith(f"{task}: 24 labelled recordings") for text in found)
     named = next(text for text in found if "name" in text and "images in" not in text and "two names" not in text)
     assert found[named] == ("note" if task == "time_series" else "ok")

@@ -35,6 +35,7 @@ from site_client.rotation import read_ledger
 from site_client.store import Decision, decision, noise_path, runs_with, write_decision
 from tests.federation.hospital import Hospital
 from tests.federation.running import TASK, run_configuration, write_data
+from tests.learning.small_sites import SIGNALS, write_small
 
 IMAGES, BLOCK = 40, 5
 USUAL = Policy(consent="auto")
@@ -452,6 +453,28 @@ def test_what_training_costs_is_said_in_words_before_anyone_agrees(hospital: Hos
     few = "whose images:       2 blocks of validation and test are of fewer than 3 patients or other groups, so scores"
     assert few in describe(hospital.work, run.run), "of ten people, each of four images"
     assert not hospital.is_signed(MessageRef("consent", run.run))
+
+
+def test_of_recordings_show_and_check_say_what_they_count(tmp_path: Path) -> None:
+    task = "time_series"
+    write_small(task, tmp_path / "series", images=24, size=96)
+    hospital = Hospital(tmp_path / "home", tmp_path / "series", task=task)
+    hospital.set_policy(Policy(tasks=[task]))
+    run = asked(task=task, method="fedavg", task_options=SIGNALS[task], augmentation={}, batch_size=8)
+    hospital.offer(run)
+    hospital.live()
+    shown = describe(hospital.work, run.run)
+    own = "12 recordings of this site's, validated on 6 and tested on 6; 20 recordings or more"
+    assert f"trains on:          {own}" in shown
+    each = "for each 1,000 windows that these recordings give: the longer, the more"
+    assert f"trains in:          about 250 steps in the whole run, of 8 views each, {each}" in shown
+    told = CliRunner().invoke(main, ["check", "--work", str(hospital.work)]).output
+    assert f"{task}: 24 labelled recordings in " in told
+    assert (
+        f"{run.run} divides them into train 12 recordings, 60 windows (resting: 20, walking: 20, running: 20); " in told
+    )
+    assert f"{run.run} would train on 12 recordings here, and minimum_training_images" in told
+    assert "no recording lies in two splits under two names" in told
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ Tasks of others come from their wheels (``shared/learning/plugins.py``), and pas
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, cast
@@ -47,6 +48,25 @@ TASK_NAMES = tuple(name for name in TERMS if name != EXTERNAL)
 
 SELECTION_SCORES = {name: terms.selection_score for name, terms in TERMS.items()}
 """By task, the validation score by which the best aggregate is chosen."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """What people call one thing in a folder of a task, and one input of its model."""
+
+    unit: str
+    input: str
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a unit may give several inputs."""
+        return self.unit != self.input
+
+
+def words_of(task: str) -> Words:
+    """Return the words of a task; a plug-in's is of images."""
+    terms = TERMS.get(task, Terms)
+    return Words(terms.unit_name, terms.input_name)
 
 
 def task_names() -> tuple[str, ...]:

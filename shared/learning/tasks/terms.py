@@ -129,6 +129,8 @@ class Terms(Generic[OptionsT]):
         usual_augmentation: what a run changes, where that is not the augmentation's own default.
         augmentation_now: what a new run changes besides, by keys that are younger than some runs; see ``younger.py``.
         scores: columns of ``metrics.csv`` that the protocol does not describe, each with its range.
+        unit_name: what people call one thing in a data folder; see ``units.Unit``.
+        input_name: what they call one input of the model, of which a unit may give several.
         truths: the options that say what is true of an image, which parts of a recording there are, or of which files a
             run can be about.
     """
@@ -139,6 +141,8 @@ class Terms(Generic[OptionsT]):
     usual_augmentation: ClassVar[Mapping[str, object]] = {}
     augmentation_now: ClassVar[Mapping[str, object]] = {}
     scores: ClassVar[Mapping[str, Range]] = {}
+    unit_name: ClassVar[str] = "image"
+    input_name: ClassVar[str] = "image"
     truths: ClassVar[tuple[str, ...]] = ("labels",)
 
     def options(self, raw: Mapping[str, object]) -> OptionsT:
@@ -250,6 +254,7 @@ class SignalTerms(Terms[SignalOptionsT]):
     """What a run may say about a task whose recordings are taken as they are."""
 
     usual_augmentation = AS_THEY_ARE
+    unit_name = "recording"
 
     def augmentation(self, raw: Mapping[str, object]) -> Augmentation:
         """See ``contract.Task``."""

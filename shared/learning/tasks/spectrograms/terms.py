@@ -45,4 +45,5 @@ class Spectrograms(SignalTerms[SpectrogramOptions]):
 
     name = "spectrograms"
     form = SpectrogramOptions
+    input_name = "segment"
     truths = ("labels", "segment_seconds", "highest_hz")

@@ -70,4 +70,5 @@ class TimeSeries(SignalTerms[TimeSeriesOptions]):
 
     name = "time_series"
     form = TimeSeriesOptions
+    input_name = "window"
     truths = ("labels", "channels", "rate_hz", "window", "stride")
