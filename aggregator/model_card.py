@@ -58,6 +58,7 @@ from shared.learning.kept_model import MODEL_CARD, open_parts
 from shared.learning.models.encoders import BaseWeights, base_weights
 from shared.learning.outcome import chosen_text
 from shared.learning.tasks import task_named
+from shared.learning.tasks.inputs import input_text
 from shared.learning.tasks.terms import EXTERNAL
 
 CARD_TEXT = "model-card.md"
@@ -89,10 +90,12 @@ class Formed(Record):
     Args:
         onnx: of the file that was written, if it was asked for.
         base_weights: the published weights that training began from, if any.
+        input: what it takes, in words; None where only programs outside dropfed know that.
     """
 
     onnx: OnnxFile | None
     base_weights: BaseWeights | None
+    input: str | None
 
 
 class Form(Question[Formed]):
@@ -116,7 +119,10 @@ class Form(Question[Formed]):
             onnx = write_onnx(kept, self.folder / ONNX_FILE) if self.onnx else None
             if self.monai:
                 write_bundle(kept, self.folder / BUNDLE, INTENDED_USE, NOT_ANONYMOUS)
-        return Formed(onnx=onnx, base_weights=base_weights(task_named(self.run.task).options(self.run.task_options)))
+        task = task_named(self.run.task)
+        options = task.options(self.run.task_options)
+        given = None if task.name == EXTERNAL else input_text(task, options)
+        return Formed(onnx=onnx, base_weights=base_weights(options), input=given)
 
 
 def export(work: Path, store: RunStore, output: Path, *, onnx: bool = False, monai: bool = False) -> list[Path]:
@@ -149,7 +155,7 @@ def export(work: Path, store: RunStore, output: Path, *, onnx: bool = False, mon
         run = store.configuration()
         asked = Form(run=run, folder=made, onnx=onnx, monai=monai)
         formed = answered(asked, bounds_of(read_configuration(work)), run.plugins)
-        found = replace(found, onnx=formed.onnx, base_weights=formed.base_weights)
+        found = replace(found, onnx=formed.onnx, base_weights=formed.base_weights, input=formed.input)
         write_file(made / MODEL_CARD, (json.dumps(asdict(found), indent=2, ensure_ascii=False) + "\n").encode())
         write_file(made / CARD_TEXT, card_text(found).encode())
         made.rename(output)

@@ -127,6 +127,7 @@ class ModelCard:
     licence: str | None = None
     base_weights: BaseWeights | None = None
     onnx: OnnxFile | None = None
+    input: str | None = None
 
 
 def card_text(card: ModelCard) -> str:
@@ -144,6 +145,7 @@ def card_text(card: ModelCard) -> str:
         "SHA-256": model.sha256,
         "licence": card.licence or f"{NOT_REPORTED.why}: it is for the PI to say, before the model is handed on",
         "base weights": _base_weights(card),
+        **({"input": card.input} if card.input else {}),
         **_began_with(run.configuration),
         **_trained_by(run.configuration),
         **_needs(run.configuration),

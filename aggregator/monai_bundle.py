@@ -17,6 +17,7 @@ from shared.folder.durable import write_file
 from shared.learning.kept_model import KeptModel, few, untrained_network, whole, with_weights
 from shared.learning.model_files import save_tensors
 from shared.learning.models.ensembles import answers_of
+from shared.learning.tasks.inputs import input_of, input_text
 
 FOLDER = "monai"
 MONAI_VERSION = "1.6.1"
@@ -67,6 +68,7 @@ def _inference(kept: KeptModel) -> dict[str, Any]:
 
 def _metadata(kept: KeptModel, intended_use: str) -> dict[str, Any]:
     channels, *sides = kept.task.input_shape(kept.options)
+    given = input_of(kept.task, kept.options)
     members = answers_of(kept.model)
     answers = [f"member {number}" for number in range(members)] if members > 1 else kept.card.classes
     return {
@@ -89,14 +91,14 @@ def _metadata(kept: KeptModel, intended_use: str) -> dict[str, Any]:
         "network_data_format": {
             "inputs": {
                 "image": {
-                    "type": "image",
-                    "format": "magnitude",
+                    "type": "series" if len(sides) == 1 else "image",
+                    "format": "sequence" if len(sides) == 1 else "magnitude",
                     "num_channels": channels,
                     "spatial_shape": ["*"] * len(sides) if kept.task.labels_pixels else sides,
                     "dtype": "float32",
-                    "value_range": [0, 1],
+                    "value_range": given.bounds,
                     "is_patch_data": False,
-                    "channel_def": {str(number): f"channel {number}" for number in range(channels)},
+                    "channel_def": {str(number): name for number, name in enumerate(given.channels)},
                 }
             },
             "outputs": {
@@ -132,7 +134,11 @@ of the version in `configs/metadata.json`{wheels} beside MONAI, and open it so:
     network = parser.get_parsed_content("network")
 
 The network takes inputs as dropfed's task `{kept.card.task}` prepares them, and yields logits of the classes
-{", ".join(kept.card.classes)}. `dropfed-aggregator predict IMAGES --model DIR` reads images, asks the model and tells
+{", ".join(kept.card.classes)}. One input:
+
+    {input_text(kept.task, kept.options)}
+
+`dropfed-aggregator predict IMAGES --model DIR` reads images, asks the model and tells
 what it says, where DIR is the folder that this bundle lies in.
 """
 

@@ -28,10 +28,11 @@ from shared.learning.models.lora import LowRankUpdate
 from shared.learning.objectives import by_target
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
+from shared.learning.tasks.inputs import input_of, input_text
 from site_client.cli import main as site
 from tests.federation.running import TINY
 from tests.learning.exports import PRIVATE, REFERABLE, SOUNDS, STAGING, UPDATES, VESSELS, write_export
-from tests.learning.small_sites import write_small
+from tests.learning.small_sites import LABELS, SIGNALS, write_small
 from tests.played import RUN, ended_run
 
 UNEVEN = (1, 1, 53, 37)  # pixels that no level of the network halves evenly
@@ -70,6 +71,7 @@ def test_the_card_says_how_the_onnx_file_was_compared(exported: Path) -> None:
     assert (told["inputs_compared"], told["tolerance"]) == (10, TOLERANCE)
     assert 0 < told["largest_difference"] < TOLERANCE
     assert card["base_weights"] is None
+    assert card["input"].startswith("1 × height × width: green, from 0 to 1; ")
     text = (exported / "model-card.md").read_text(encoding="utf-8")
     assert "onnxruntime differs from PyTorch over 10 random inputs by at most" in text
     assert "none: training began from random weights" in text
@@ -241,6 +243,60 @@ def test_a_bundle_holds_no_code_and_names_what_it_needs(exported: Path) -> None:
     metadata = json.loads((root / "configs" / "metadata.json").read_text(encoding="utf-8"))
     assert {"dropfed", "torchvision"} == metadata["required_packages_version"].keys()
     assert metadata["network_data_format"]["outputs"]["pred"]["channel_def"] == {"0": "background", "1": "vessel"}
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "said"),
+    [
+        ("octa_segmentation", {"image_size": 32}, "1 × height × width: green, from 0 to 1; an image has 32 pixels"),
+        (
+            "segmentation",
+            {"colour": True},
+            "3 × height × width: red, green, blue, from 0 to 1; an image keeps its size",
+        ),
+        (
+            "dr_staging",
+            {"image_size": 32},
+            "3 × 32 × 32: red, green, blue, from -2.12 to 2.64; an image is scaled into",
+        ),
+        ("fundus_disease", {"image_size": 32, "labels": LABELS}, "a photograph is cropped to the square around the"),
+        ("rdr_classification", {"image_size": 32}, "3 × 32 × 32: superficial, deep, the greater of both structural"),
+        (
+            "time_series",
+            SIGNALS["time_series"],
+            "2 × 32: x, y; 32 rows, 20 a second; each channel less the recording's",
+        ),
+        ("spectrograms", SIGNALS["spectrograms"], "3 × 32 × 32: power, the same, the same, from -4 to 4; 2 s of sound"),
+    ],
+)
+def test_what_is_said_of_an_input_is_what_the_task_makes(
+    task: str, options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    found = task_named(task)
+    chosen = found.options(options)
+    write_small(task, tmp_path, images=8, size=96)
+    inputs, _ = found.collate(found.open_images(tmp_path, chosen).samples)
+    told = input_of(found, chosen)
+    assert said in input_text(found, chosen)
+    assert len(told.channels) == inputs.shape[1]
+    assert not told.bounds or told.bounds[0] <= inputs.min() + 1e-5 < inputs.max() <= told.bounds[1] + 1e-5
+    assert bool(told.bounds) == (task != "time_series")
+
+
+def test_a_bundle_of_signals_says_that_they_are_signals(tmp_path: Path) -> None:
+    write_export(tmp_path, task="time_series", method="fedavg", task_options=SIGNALS["time_series"])
+    write_bundle(open_parts(tmp_path), tmp_path / "monai", "")
+    metadata = json.loads((tmp_path / "monai" / "configs" / "metadata.json").read_text(encoding="utf-8"))
+    given = metadata["network_data_format"]["inputs"]["image"]
+    told = {name: given[name] for name in ("type", "format", "spatial_shape", "value_range", "channel_def")}
+    assert told == {
+        "type": "series",
+        "format": "sequence",
+        "spatial_shape": [32],
+        "value_range": [],
+        "channel_def": {"0": "x", "1": "y"},
+    }
+    assert "2 × 32: x, y; 32 rows, 20 a second" in (tmp_path / "monai" / "docs" / "README.md").read_text("utf-8")
 
 
 @pytest.mark.monai

@@ -15,10 +15,11 @@ from shared.learning.batches import even_parts
 from shared.learning.data.augmentation import Augmentation, augment_photograph
 from shared.learning.data.graded_images import GradedImage
 from shared.learning.metrics import Score, grading_auroc, grading_scores
-from shared.learning.models import IMAGENET, Levels
+from shared.learning.models import AS_READ, IMAGENET, Levels
 from shared.learning.objectives import Objective
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import REFER, Dataset, SampleT, Scoring
+from shared.learning.tasks.inputs import Input, listed
 from shared.learning.tasks.terms import Options
 
 _EVALUATION_BATCH = 32
@@ -45,10 +46,20 @@ class Classification(OneClassEach):
 
     Attributes:
         levels: taken off an image and divided by.
+        channels: what those of an image are.
+        made: how a file becomes an image, in words.
     """
 
     advice = REFER
     levels: Levels = IMAGENET
+    channels: tuple[str, ...] = ("red", "green", "blue")
+    made = "an image is scaled into the middle of a black square"
+
+    def describe_input(self, options: Options) -> Input:
+        mean, std = self.levels
+        ends = [(level - of_mean) / of_std for level in (0, 1) for of_mean, of_std in zip(mean, std, strict=True)]
+        less = "" if self.levels == AS_READ else f" less {listed(mean)}, over {listed(std)}"
+        return Input(self.channels, f"{self.made}; its levels from 0 to 1{less}", min(ends), max(ends))
 
     def vary(self, sample: ImageT, augmentation: Augmentation, seed: int) -> ImageT:
         return replace(sample, image=augment_photograph(sample.image, augmentation, seed))

@@ -24,6 +24,7 @@ class FundusDisease(terms.FundusDisease, OfLabels[FundusOptions]):
     """The task ``fundus_disease``; see ``contract.Task`` for what each method promises."""
 
     advice = REFER
+    made = "a photograph is cropped to the square around the retina and scaled, each channel's contrast evened out"
 
     def read(self, path: Path, options: FundusOptions) -> NDArray[np.uint8]:
         return read_retina(path, options.image_size)

@@ -33,6 +33,8 @@ class RdrClassification(terms.RdrClassification, FrozenClassification[RdrOptions
     """The task ``rdr_classification``; see ``contract.Task`` for what each method promises."""
 
     levels = AS_READ
+    channels = ("superficial", "deep", "the greater of both structural projections")
+    made = "each of a scan's pictures is scaled, and each channel lies between its own least and greatest level"
 
     def build_model(self, options: RdrOptions, classes: int, seed: int) -> nn.Module:
         if options.head == "layers":

@@ -37,6 +37,7 @@ from shared.learning.models.residual_unet import ResidualUNet
 from shared.learning.objectives import IGNORED, Objective, by_target
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.contract import REFER, Collection, Dataset, Scoring, divided
+from shared.learning.tasks.inputs import Input
 from shared.learning.tasks.segmentation import terms
 from shared.learning.tasks.segmentation.terms import SegmentationOptions
 from shared.learning.tasks.terms import PixelOptions
@@ -67,6 +68,12 @@ class OfPixels(Generic[OptionsT]):
 
     def input_shape(self, options: OptionsT) -> tuple[int, ...]:
         return (options.channels, *[options.image_size or _USUAL_SIDE] * 2)
+
+    def describe_input(self, options: OptionsT) -> Input:
+        size = "keeps its size" if options.image_size is None else f"has {options.image_size} pixels on its longer side"
+        channels = ("green",) if options.channels == 1 else ("red", "green", "blue")
+        filled = "is filled up with 0 at the bottom and at the right to multiples of 16"
+        return Input(channels, f"an image {size} and {filled}; its levels from 0 to 1", 0, 1)
 
     def load_initial_weights(self, model: nn.Module, options: OptionsT, folders: Sequence[Path]) -> None:
         return None  # random weights

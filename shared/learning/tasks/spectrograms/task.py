@@ -25,6 +25,7 @@ from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.weights import load_weights
 from shared.learning.seeds import seed_for
 from shared.learning.tasks.classification import collate_levels
+from shared.learning.tasks.inputs import Input
 from shared.learning.tasks.signal_classification import SignalClassification
 from shared.learning.tasks.spectrograms import terms
 from shared.learning.tasks.spectrograms.terms import SpectrogramOptions
@@ -44,6 +45,14 @@ class Spectrograms(terms.Spectrograms, SignalClassification[SpectrogramOptions, 
 
     def input_shape(self, options: SpectrogramOptions) -> tuple[int, ...]:
         return 3, options.image_size, options.image_size
+
+    def describe_input(self, options: SpectrogramOptions) -> Input:
+        made = (
+            f"{options.segment_seconds:g} s of sound, time to the right and frequency up to {options.highest_hz:g} Hz "
+            f"upwards; the logarithm of the power in frames of {options.frame_seconds:g} s every half frame, less the "
+            "recording's own mean, over its deviation, cut off at both ends and scaled to the square"
+        )
+        return Input(("power", "the same", "the same"), made, -SPREAD, SPREAD)
 
     def load_initial_weights(
         self, model: nn.Module, options: SpectrogramOptions, folders: Sequence[Path]

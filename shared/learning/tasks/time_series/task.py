@@ -23,6 +23,7 @@ from shared.learning.drawing import drawn_by
 from shared.learning.models.grading_network import GradingNetwork
 from shared.learning.models.signal_encoder import build_signal_encoder
 from shared.learning.seeds import seed_for
+from shared.learning.tasks.inputs import Input, listed
 from shared.learning.tasks.signal_classification import SignalClassification
 from shared.learning.tasks.time_series import terms
 from shared.learning.tasks.time_series.terms import TimeSeriesOptions
@@ -39,6 +40,13 @@ class TimeSeries(terms.TimeSeries, SignalClassification[TimeSeriesOptions, Windo
 
     def input_shape(self, options: TimeSeriesOptions) -> tuple[int, ...]:
         return len(options.channels), options.window
+
+    def describe_input(self, options: TimeSeriesOptions) -> Input:
+        less = "the recording's own mean" if options.mean is None else listed(options.mean)
+        over = "the recording's own deviation" if options.std is None else listed(options.std)
+        constant = ", and 0 if it never changes" if options.constant_channels == "zero" else ""
+        made = f"{options.window} rows, {options.rate_hz:g} a second; each channel less {less}, over {over}{constant}"
+        return Input(options.channels, made)
 
     def excerpts(self, path: Path, options: TimeSeriesOptions) -> list[NDArray[np.float32]]:
         values = read_time_series(path, options.channels, options.rate_hz)
