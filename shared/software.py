@@ -1,7 +1,8 @@
-"""Which dropfed this is."""
+"""Which dropfed this is, and how its programs are started."""
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 
 
@@ -13,3 +14,11 @@ def own_software() -> str:
 def release(software: str) -> str:
     """Return what both ends should have alike, of "dropfed 0.1.2" the "dropfed 0.1"."""
     return ".".join(software.split(".")[:2])
+
+
+def own_program(module: str) -> list[str]:
+    """Return the command that runs a module of ours, and never a file of the folder in which it is started.
+
+    People type our commands in folders that others fill; without ``-P`` Python looks there first.
+    """
+    return [sys.executable, "-P", "-m", module]

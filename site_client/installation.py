@@ -15,6 +15,7 @@ from string import Template
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.escaping import quoted
 from shared.folder.durable import write_file
+from shared.software import own_program
 from site_client.configuration import SiteConfiguration
 
 UNITS = Path("etc/systemd/system")
@@ -86,7 +87,7 @@ def drafted_unit(
     problems += [f"{path}: {remedy}" for path in dict.fromkeys(hidden)]
     needs_home = any(path.is_relative_to(home) for path in needed for home in _HOMES)
     has_gpu = configuration.device != "cpu"
-    command = [sys.executable, "-m", "site_client.cli", "run", "--work", str(work)]
+    command = [*own_program("site_client.cli"), "run", "--work", str(work)]
     text = _template().substitute(
         unit=unit_name(configuration),
         site=configuration.site,

@@ -32,6 +32,7 @@ from shared.errors import ConfigurationError, TransientError
 from shared.folder.durable import write_file
 from shared.folder.ownership import make_folder
 from shared.learning.apart import IsTime, Obstacle, environment_of, rest_or_go_on
+from shared.software import own_program
 from site_client import store
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.train import Train, Worked
@@ -148,7 +149,7 @@ def _command(job: Job, node: int) -> list[str]:
     else:
         meeting = ["--rdzv-backend=static", f"--rdzv-endpoint={site.rendezvous}", f"--node-rank={node}"]
     return [
-        *(sys.executable, "-m", "shared.lifeline"),
+        *own_program("shared.lifeline"),
         *(f"--nnodes={site.nodes}", f"--nproc-per-node={site.processes}", "--max-restarts=0"),
         *(*meeting, f"--rdzv-id={job.attempt}"),
         *("-m", "site_client.worker", str(job_folder(job.work))),
@@ -156,7 +157,8 @@ def _command(job: Job, node: int) -> list[str]:
 
 
 def _environment(site: SiteConfiguration) -> dict[str, str]:
-    environment = environment_of(site.threads)
+    # The processes that torchrun starts, too, take no code from the folder that the daemon was started in.
+    environment = environment_of(site.threads) | {"PYTHONSAFEPATH": "1"}
     if site.nodes == 1:
         # Within this machine: torchrun serves its processes no store, which would listen on every network, and they
         # speak by the loopback.

@@ -25,6 +25,7 @@ from shared.folder.durable import write_file
 from shared.learning.compute import EXACT, prepare_compute
 from shared.learning.methods.terms import MethodOptions
 from shared.learning.training import evaluate
+from shared.software import own_program
 from studies.simulation import open_public, run_rounds
 
 _RUN, _RESULT, _OUTPUT = "run.yaml", "alone.json", "output.txt"
@@ -66,7 +67,7 @@ def training_alone(home: Path, run: RunConfiguration, site: str, data: Mapping[s
     """
     home.mkdir()
     write_file(home / _RUN, dump_yaml(run))
-    command = [sys.executable, "-m", __spec__.name, str(home), site]
+    command = [*own_program(__spec__.name), str(home), site]
     command += [f"{name}={folder}" for name, folder in data.items()]
     with (home / _OUTPUT).open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)

@@ -25,6 +25,7 @@ from shared.escaping import escape
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.lock import work_lock
 from shared.learning.compute import require_computing
+from shared.software import own_program
 from site_client.machine import memory_bytes
 from studies.cell import clear, computing_of
 from studies.cell import main as play_cell
@@ -101,6 +102,7 @@ def _begin(cell: Cell, path: Path) -> None:
 
 def _by_processes(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finished]:
     """Run a process for each cell, so that one that fails takes nothing with it; libraries are loaded once, before."""
+    os.environ["PYTHONSAFEPATH"] = "1"  # nor do they take any code from the folder that the study was called in
     context: ForkServerContext | SpawnContext
     if "forkserver" in multiprocessing.get_all_start_methods():
         context = multiprocessing.get_context("forkserver")
@@ -196,7 +198,7 @@ def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finis
     def play(folder: str) -> float:
         began = time.monotonic()
         with (Path(folder) / LOG).open("wb") as log:
-            command = [sys.executable, "-m", "studies.cell", folder]
+            command = [*own_program("studies.cell"), folder]
             subprocess.run(command, stdout=log, stderr=log, check=False)
         return time.monotonic() - began
 

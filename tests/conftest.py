@@ -20,6 +20,7 @@ settings.register_profile("any machine", deadline=None)  # how long a test takes
 settings.load_profile("any machine")
 
 
+REPOSITORY = Path(__file__).parents[1]
 LONGEST = ("tests/test_study", "tests/test_demo", "tests/test_cells", "tests/federation/", "tests/faults/")
 
 
@@ -29,7 +30,10 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C end what tests start: a shell's background job is told to ignore it, and so is all that it starts."""
+    """Let Ctrl-C end what tests start: a shell's background job is told to ignore it, and so is all that it starts.
+    That finds the tests, too: our programs take no code from the folder in which they start.
+    """
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -264,7 +264,7 @@ def test_the_unit_names_what_the_site_has(work: Path) -> None:
     text = unit_text(work, configuration())
     unit = settings_of(text)
     assert text.encode().startswith(MARK)
-    assert unit["ExecStart"] == [f'"{sys.executable}" "-m" "site_client.cli" "run" "--work" "{work}"']
+    assert unit["ExecStart"] == [f'"{sys.executable}" "-P" "-m" "site_client.cli" "run" "--work" "{work}"']
     assert "LoadCredential" not in unit  # the daemon's user could put a link to root's files into WORK
     assert unit["ReadWritePaths"] == [f'"{work}"']
     assert unit["ReadOnlyPaths"] == ['"-/data/100 %%/octa"', f'"-{work}/fundus"']

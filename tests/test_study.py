@@ -28,6 +28,7 @@ from shared.exchange.records.run import Range, RunConfiguration
 from shared.folder.lock import work_lock
 from shared.learning import methods
 from shared.learning.models.encoders import IMAGENET_FILES, build_encoder
+from shared.software import own_program
 from studies import running
 from studies.cell import main as play_cell
 from studies.cell import with_as_many_images
@@ -220,6 +221,15 @@ def test_ctrl_c_in_the_instant_in_which_the_loading_process_starts_is_not_lost(m
     finally:
         signal.signal(signal.SIGINT, before)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_cells_take_no_code_from_the_folder_that_a_study_is_called_in(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+    monkeypatch.setattr(running, "ensure_running", lambda: told.append(os.environ["PYTHONSAFEPATH"]))
+    told: list[str] = []
+    running.run_cells([], tmp_path, engine="local", at_a_time=1, on_finished=lambda _: None)
+    assert told == ["1"]
+    assert own_program("studies.cell")[1:] == ["-P", "-m", "studies.cell"]
 
 
 TOO_PRIVATE = {"method": "fedavg", "privacy": {"max_grad_norm": 1.0, "delta": 1e-300, "target_epsilon": 0.01}}

@@ -111,7 +111,7 @@ def fetch_pip() -> None:
 
 def pip_install(*arguments: str) -> None:
     """Run `pip install` in `.venv`."""
-    run_pip(["-m", "pip"], *arguments)
+    run_pip(["-P", "-m", "pip"], *arguments)
 
 
 def run_pip(pip: list[str], *arguments: str) -> None:

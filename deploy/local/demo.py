@@ -45,6 +45,7 @@ from shared.folder.lock import make_work
 from shared.learning.methods import method_names
 from shared.learning.tasks import task_named
 from shared.plurals import pluralize
+from shared.software import own_program
 from site_client.configuration import Policy
 from site_client.store import final_home, has_final
 from studies.alone import training_alone
@@ -192,7 +193,7 @@ def _server(sites: Sites) -> Iterator[str]:
         make_work(HOME / "sites" / site)
         write_file(HOME / "sites" / site / "password", password.encode(), private=True)
         write_file(HOME / "aggregator" / "passwords" / site, own.encode(), private=True)
-    command = [sys.executable, "-m", "deploy.local.webdav_server", str(path)]
+    command = [*own_program("deploy.local.webdav_server"), str(path)]
     with (HOME / "server.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
@@ -237,7 +238,7 @@ def _federate(sites: Sites, run: str) -> None:
 
 
 def _daemon(module: str, *arguments: str, work: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", module, *arguments, "--work", str(work)]
+    command = [*own_program(module), *arguments, "--work", str(work)]
     with (work / "output.txt").open("wb") as output:
         return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
 

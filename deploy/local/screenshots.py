@@ -43,6 +43,7 @@ from shared.errors import ActionRequiredError
 from shared.exchange.names import MessageRef
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import write_file
+from shared.software import own_program
 from site_client.configuration import FILE, open_folder
 from site_client.configuration import read_configuration as read_site
 from site_client.daemon import Daemon
@@ -96,7 +97,7 @@ def take_demo(browser: str, target: Path) -> None:
         shoot = _shooting(browser, target, Path(scratch))
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path)))}
         demo = subprocess.Popen(
-            [sys.executable, "-m", "deploy.local.demo", "--image-size", str(IMAGE_SIZE)], cwd=scratch, env=environment
+            [*own_program("deploy.local.demo"), "--image-size", str(IMAGE_SIZE)], cwd=scratch, env=environment
         )
         try:
             _picture_dashboard(shoot, home, store, demo)
@@ -168,8 +169,8 @@ def take_slurm(browser: str, target: Path) -> None:
         work = home / "sites" / here
         write_file(work / FILE, (work / FILE).read_bytes().replace(b"exchange: null", b"exchange: exchange"))
         daemons = [
-            subprocess.Popen([sys.executable, "-m", *daemon], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            for daemon in (
+            subprocess.Popen([*own_program(module), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for module, *arguments in (
                 ("aggregator.cli", "launch", str(home / "aggregator" / RUN_FILE), "--work", str(home / "aggregator")),
                 ("site_client.cli", "run", "--work", str(home / "sites" / other)),
             )
@@ -189,7 +190,7 @@ def _on_terminal(work: Path, answer: MessageRef) -> Path:
     while not (work / "mirror" / answer.manifest).exists():
         lines = []
         for command, *before in (("move --once",), ("run --once", *NO_NETWORK), ("status",)):
-            called = [*before, sys.executable, "-m", "site_client.cli", *command.split(), "--work", str(work)]
+            called = [*before, *own_program("site_client.cli"), *command.split(), "--work", str(work)]
             done = subprocess.run(called, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
             lines += [f"$ dropfed-site {command} --work {work}", done.stdout]
         said = "\n".join(lines).replace(str(work), SHARED)

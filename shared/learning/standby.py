@@ -17,6 +17,7 @@ from select import select
 from typing import IO
 
 from shared.errors import Stopped
+from shared.software import own_program
 
 PROGRAM = "shared.learning.plugged"
 """The module that a process that stands by runs."""
@@ -34,7 +35,7 @@ class Standby:
         self.environment = environment
         self.is_interrupted = False
         self._process = subprocess.Popen(  # noqa: S603  (our own program, with nothing of others in its arguments)
-            [sys.executable, "-m", PROGRAM],
+            own_program(PROGRAM),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,

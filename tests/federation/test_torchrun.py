@@ -139,6 +139,10 @@ class Rested:
 def rested(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Rested:
     with pytest.MonkeyPatch.context() as monkeypatch:
         clinic = Clinic(tmp_path_factory.mktemp("two"), images, monkeypatch)
+        hostile = tmp_path_factory.mktemp("hostile")  # whence no process takes any code
+        (hostile / "shared").mkdir()
+        (hostile / "shared" / "__init__.py").write_text("raise SystemExit('code of the folder')\n")
+        monkeypatch.chdir(hostile)
         clinic.ask(**TWO)
         clinic.rest_at_first_batch()
         with clinic.living():

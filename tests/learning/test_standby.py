@@ -185,6 +185,14 @@ def test_what_an_answer_imports_late_is_imported_once_before(tmp_path: Path) -> 
     assert answer_of(tmp_path / "c", LooksForWave()) == (1, itself)  # so it was who stands by, not who answered
 
 
+def test_no_code_comes_from_the_folder_that_it_is_asked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Auditors and sites type commands in folders that others fill."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "__init__.py").write_text("raise SystemExit('code of the folder')\n")
+    monkeypatch.chdir(tmp_path)
+    answer_of(tmp_path / "a", OMP_NUM_THREADS="3")  # by none that stands by already
+
+
 def test_where_nothing_can_fork_the_time_that_it_takes_is_bounded_too(tmp_path: Path) -> None:
     """The process that stands by then answers itself; that it has closed its output is no end."""
     (tmp_path / "sitecustomize.py").write_text("import os\n\ndel os.memfd_create\n")
