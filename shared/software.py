@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 
 def own_software() -> str:
-    """Return the name and version of this software as a card says it, as in "dropfed 0.1.0"."""
+    """Return the name and version of this software as a card says it, as in "dropfed 0.2.0.dev1371+gabc12345"."""
     return f"dropfed {version('dropfed')}"
 
 

@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import strategies as st
 
-from deploy.bundle import install, make
+from deploy.bundle import install, make, wheels
 from deploy.bundle.install import SIGNED, SUMS, WHEELS, verify
 from shared.exchange.signing import SigningKey, canonical, open_signed
 from shared.folder.durable import hash_file
@@ -119,6 +119,31 @@ def test_a_bundle_installs_without_internet(
     again = run(bundle, key, root / "environment")
     assert again.returncode == 1
     assert "is there and not empty" in again.stderr
+
+
+def test_our_own_wheel_has_the_files_of_its_checkout_alone_and_tells_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, settings = tmp_path / "source", ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+    wanted = {"shared/__init__.py", "shared/software.py"}
+    for name in (*settings, *wanted):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(wheels.ROOT / name, source / name)
+    monkeypatch.setattr(wheels, "ROOT", source)
+    assert wheels.own_version().endswith(".dev0")
+    git = ["git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    version = wheels.own_version()
+    assert re.fullmatch(r"[0-9.]+\.dev1\+g[0-9a-f]{8}", version)
+    (source / "build" / "lib" / "shared").mkdir(parents=True)
+    (source / "build" / "lib" / "shared" / "gone.py").write_text("")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    wheels.build_own([*pip, "--wheel-dir", str(tmp_path)])
+    with zipfile.ZipFile(tmp_path / f"dropfed-{version}-py3-none-any.whl") as wheel:
+        assert {name for name in wheel.namelist() if name.endswith(".py")} == wanted
+    (source / "LICENSE").write_text("another")
+    assert wheels.own_version() == f"{version}.changed"
 
 
 def test_no_other_file_of_the_bundle_is_run(bundle: Path, key: str, tmp_path: Path) -> None:

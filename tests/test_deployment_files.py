@@ -58,9 +58,9 @@ def test_the_hub_has_known_keys_alone(hub: dict[str, Any]) -> None:
 def test_every_image_is_pinned(hub: dict[str, Any]) -> None:
     for name, service in hub["services"].items():
         assert re.fullmatch(PINNED, service["image"]), name
-    version = re.search(r"^version = (.*)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
-    assert version is not None
-    assert hub["services"]["aggregator"]["image"] == f"dropfed:{version[1]}"
+    version = "".join(re.findall(r"^(?:version|tag_build) = (.*)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE))
+    assert hub["services"]["aggregator"]["image"] == f"dropfed:{version}"
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_bytes())["version"] == version
 
 
 def test_everything_a_service_refers_to_is_there(hub: dict[str, Any]) -> None:

@@ -13,11 +13,10 @@ import subprocess
 import sys
 import sysconfig
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 from deploy.bundle.install import SIGNED, SUMS, WHEELS, this_python
-from deploy.bundle.wheels import collect
+from deploy.bundle.wheels import collect, own_version
 from shared.errors import ActionRequiredError, ConfigurationError, DropfedError
 from shared.exchange.records.values import now_text
 from shared.exchange.signing import SigningKey, digest_of
@@ -58,7 +57,7 @@ def make(out: Path, key_file: Path) -> None:
     """
     began = time.monotonic()
     tag = f"{sysconfig.get_platform().replace('-', '_')}-python{this_python()}"
-    bundle = out / f"dropfed-{version('dropfed')}-{tag}"
+    bundle = out / f"dropfed-{own_version()}-{tag}"
     if bundle.exists():
         raise ConfigurationError([f"{bundle}: is there already; move it away, or name another place with --output"])
     key = SigningKey.made_at(key_file)
@@ -97,7 +96,7 @@ def complete_and_sign(bundle: Path, key: SigningKey) -> tuple[int, str]:
     content = "".join(lines).encode()
     body = {
         "kind": "bundle",
-        "software": f"dropfed {version('dropfed')}",
+        "software": f"dropfed {own_version()}",
         "made": now_text(),
         "python": this_python(),
         "platform": sysconfig.get_platform(),
