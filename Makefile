@@ -4,8 +4,12 @@
 PYTHON = python3
 BIN = .venv/bin
 READY = .venv/ready
-# After an upgrade of the system's Python, .venv finds its packages no more, and is made anew.
-LOST := $(shell test ! -e $(READY) || $(BIN)/python -c 'import pip' 2>/dev/null || echo lost-packages)
+# After an upgrade of the system's Python, .venv finds its packages no more; after the clone was moved or copied, it runs
+# the code at the former place; and PYTHON= may ask for another Python. Then it is made anew.
+PYTHON_OF = -c 'import sys; print(sys.version_info[:2])'
+AS_ASKED = $(if $(filter command,$(origin PYTHON)),test "$$($(PYTHON) $(PYTHON_OF))" = "$$($(BIN)/python $(PYTHON_OF))",true)
+IS_OURS = $(BIN)/python -c 'import pip' && grep -qF ' $(CURDIR)/.venv' .venv/pyvenv.cfg && $(AS_ASKED)
+LOST := $(shell test ! -e $(READY) || { $(IS_OURS); } 2>/dev/null || echo lost-packages)
 CODE = aggregator site_client shared studies dropfed deploy benchmarks
 MINUTES = 60
 # Tests kill processes, never the machine: what the kernel was given is kept, and no test need wait for the disk.
@@ -85,7 +89,7 @@ setup: $(READY)      ## make .venv; PYTHON=python3.12 chooses the Python
 	@:
 
 $(READY): requirements.lock setup.cfg pyproject.toml $(LOST)
-	@$(PYTHON) deploy/local/bootstrap.py
+	@$(if $(LOST),rm -f $(READY);) $(PYTHON) deploy/local/bootstrap.py
 
 lock: $(READY)      ## choose versions anew for the ranges in setup.cfg
 	@$(BIN)/python deploy/local/lock.py > requirements.lock.new

@@ -76,7 +76,7 @@ def run(bundle: Path, key: str, folder: Path, *, typed: str = "python3 -I instal
     """Install as a person does, by what the README says, with a bare Python."""
     _, *options, program = typed.split()
     command = [sys.executable, *options, *(["-S"] if options else []), program, "--key", key, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=bundle)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=bundle, umask=0o077)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +113,9 @@ def test_a_bundle_installs_without_internet(
         [root / "environment" / programs / "standin"], capture_output=True, text=True, check=True
     ).stdout
     assert said == "it works\n"
+    (module,) = (root / "environment").rglob("standin.py")
+    for path in (root / "environment" / programs / "standin", module, *module.parents[:4]):  # whatever the umask was
+        assert path.stat().st_mode & 0o044 == 0o044, path
     body, _ = open_signed((bundle / SIGNED).read_bytes())
     assert f"checked: {body['software']}, made {body['made']}\n" in ended.stdout
     assert [path.name for path in root.iterdir() if path.name.startswith(".dropfed-")] == []

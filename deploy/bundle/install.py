@@ -45,6 +45,7 @@ def main(arguments: "list[str] | None" = None) -> int:
     parser.add_argument("folder", type=Path, help="where it is installed; made anew")
     parser.add_argument("--key", required=True, help="the public key you were told, 64 hexadecimal digits")
     options = parser.parse_args(arguments)
+    os.umask(0o022)  # whoever the daemon runs as must be able to run it
     bundle, folder = Path(__file__).resolve().parent, Path(options.folder).absolute()
     try:
         made_for, listed = check_signature(bundle, options.key)

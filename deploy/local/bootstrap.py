@@ -38,6 +38,7 @@ class SetUpError(Exception):
 
 def main() -> int:
     """Make or update `.venv`; print what happens; return the exit status."""
+    os.umask(0o022)  # whoever a daemon runs as must be able to run it
     try:
         set_up()
     except SetUpError as problem:
@@ -68,6 +69,9 @@ def set_up() -> None:
     print("  the other packages", flush=True)
     pip_install("--no-deps", "--requirement", str(LOCK))  # without: imgaug asks for an OpenCV that needs a screen
     pip_install("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    if hasattr(os, "geteuid") and os.geteuid() == 0:  # a daemon of another user cannot keep what Python compiles
+        print("  compiling it", flush=True)
+        subprocess.run([str(PYTHON), "-P", "-m", "compileall", "-qq", "-j", "0", str(ROOT)], check=False)
     READY.touch()
     print(f"Ready after {time.monotonic() - started_s:.0f} s", flush=True)
 
@@ -117,7 +121,7 @@ def pip_install(*arguments: str) -> None:
 def run_pip(pip: list[str], *arguments: str) -> None:
     """Run `pip install` quietly, with `pip` saying which pip to run.
 
-    Python compiles what it imports when it first does; pip would compile everything, which takes a minute.
+    Python compiles what it imports when it first does; pip would compile everything, which takes minutes.
     """
     command = [str(PYTHON), *pip, "install", "-qq", "--disable-pip-version-check", "--no-compile", *arguments]
     finished = subprocess.run(command, check=False, stdin=subprocess.DEVNULL)
