@@ -123,8 +123,8 @@ def _readme(kept: KeptModel, intended_use: str, caution: str) -> str:
 
 {intended_use} {caution}
 
-This bundle holds settings and weights, and no code. Its network is made by dropfed, so install `dropfed[learning]`
-of the version in `configs/metadata.json`{wheels} beside MONAI, and open it so:
+This bundle holds settings and weights, and no code. Its network is made by dropfed, so install it from a clone, as
+`'.[learning]'`, of the version in `configs/metadata.json`{wheels} beside MONAI, and open it so:
 
     from monai.bundle import ConfigParser
 

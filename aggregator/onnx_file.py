@@ -23,6 +23,7 @@ from shared.learning.kept_model import KeptModel, few
 from shared.learning.models.ensembles import DropoutPasses
 from shared.learning.objectives import Objective, by_target
 from shared.learning.tasks.contract import Network
+from shared.software import installing
 
 FILE = "model.onnx"
 TOLERANCE = 1e-3
@@ -114,7 +115,7 @@ def _require_packages() -> None:
         import onnxruntime  # noqa: F401, PLC0415
     except ImportError as error:
         raise ActionRequiredError(
-            f"--onnx needs {error.name}, which is not installed here: run `pip install 'dropfed[onnx]'`"
+            f"--onnx needs {error.name}, which is not installed here: run {installing('onnx')}"
         ) from None
 
 

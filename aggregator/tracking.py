@@ -20,6 +20,7 @@ from aggregator.store import RunStore
 from shared.errors import TransientError
 from shared.exchange.records.values import sentence
 from shared.exchange.tables import RECEIVED_SPLITS
+from shared.software import installing
 from shared.trouble import Trouble
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class _Feed:
             if is_over:
                 self._sink.end(chosen)
         except ModuleNotFoundError as error:
-            install = f"`pip install 'dropfed[{self._extra}]'` and launch once more"
+            install = f"run {installing(self._extra)}, and launch once more"
             self._trouble.begins(TransientError(f"{error.name} is not installed: {install}"))
         except Exception as error:  # other people's software, which must not end a run, whatever it does
             self._sink = None

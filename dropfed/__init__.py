@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ActionRequiredError
+from shared.software import installing
 
 if TYPE_CHECKING:
     from aggregator.report.figures import Figure
@@ -222,7 +223,7 @@ def __getattr__(name: str) -> Any:
         found = getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         raise ActionRequiredError(
-            f"dropfed.{name} needs {error.name}, which is not installed here: run `pip install 'dropfed[study]'`"
+            f"dropfed.{name} needs {error.name}, which is not installed here: run {installing('study')}"
         ) from error
     globals()[name] = found
     return found

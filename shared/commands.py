@@ -25,6 +25,7 @@ from shared.errors import ActionRequiredError, ConfigurationError, DropfedError,
 from shared.escaping import escape
 from shared.folder.durable import disk_trouble
 from shared.interrupts import STOPPED
+from shared.software import installing
 
 AnswerT = TypeVar("AnswerT")
 State = TypeVar("State")
@@ -106,7 +107,7 @@ class Program(click.Group):
         """Return an error as one of ours, with what to do."""
         if isinstance(error, ModuleNotFoundError):
             needed = f"this command needs {error.name}, which is not installed here"
-            return ActionRequiredError(f"{needed}: run `pip install 'dropfed[{self._extra}]'`")
+            return ActionRequiredError(f"{needed}: run {installing(self._extra)}")
         return disk_trouble(error, Path("the present directory")) if isinstance(error, OSError) else error
 
     def code_of(self, _trouble: DropfedError) -> int:

@@ -32,7 +32,9 @@ _OUTPUT = click.option(
 )
 _PAGE = click.option("--page", is_flag=True, help=f"Show them on one page too, {PAGE}, the most uncertain first.")
 _DICOM_SEG = click.option(
-    "--dicom-seg", is_flag=True, help="Write masks of DICOM images as DICOM segmentations too; needs dropfed[dicomseg]."
+    "--dicom-seg",
+    is_flag=True,
+    help="Write masks of DICOM images as DICOM segmentations too; needs the extra dicomseg.",
 )
 _PAGE_FILE = click.option(
     "--page", type=click.Path(path_type=Path, dir_okay=False), help="HTML file to show the images in, the worst first."

@@ -22,3 +22,12 @@ def own_program(module: str) -> list[str]:
     People type our commands in folders that others fill; without ``-P`` Python looks there first.
     """
     return [sys.executable, "-P", "-m", module]
+
+
+def installing(extra: str) -> str:
+    """Return how people install what one of our extras needs.
+
+    From a clone: nobody owns our name on PyPI, where strangers could offer anything under it. No path is in it, because
+    the aggregator may be told what stands in the way of a site.
+    """
+    return f"`python -m pip install '.[{extra}]'` in a clone of dropfed, with the Python of this environment"

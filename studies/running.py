@@ -25,7 +25,7 @@ from shared.escaping import escape
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.lock import work_lock
 from shared.learning.compute import require_computing
-from shared.software import own_program
+from shared.software import installing, own_program
 from site_client.machine import memory_bytes
 from studies.cell import clear, computing_of
 from studies.cell import main as play_cell
@@ -177,9 +177,7 @@ def _by_ray(cells: Sequence[Cell], home: Path, at_a_time: int) -> Iterator[Finis
     try:
         import ray  # noqa: PLC0415  (an extra)
     except ImportError:
-        raise ConfigurationError(
-            ["--engine ray: ray is not installed; `pip install 'dropfed[ray]'` brings it"]
-        ) from None
+        raise ConfigurationError([f"--engine ray: ray is not installed; {installing('ray')} brings it"]) from None
     cluster = os.environ.get("RAY_ADDRESS")
     try:
         ray.init(

@@ -16,6 +16,7 @@ from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 
+from shared.software import installing
 from site_client.cli import main
 from tests.learning.exports import REFERABLE, VESSELS, write_export
 
@@ -85,7 +86,7 @@ def test_a_dicom_image_is_seen_as_the_same_image_in_another_format(tmp_path: Pat
     "changes", [{}, {"SOPClassUID": SECONDARY_CAPTURE, "NumberOfFrames": None, "FrameOfReferenceUID": None}]
 )
 def test_a_segmentation_holds_the_mask_and_names_its_image(changes: dict[str, Any], tmp_path: Path) -> None:
-    seg = pytest.importorskip("highdicom.seg", reason="highdicom is not installed: `pip install 'dropfed[dicomseg]'`")
+    seg = pytest.importorskip("highdicom.seg", reason="highdicom is not installed: `pip install '.[dicomseg]'`")
     write_dicom(tmp_path / "images" / "a.dcm", **changes)
     result = predict(tmp_path)
     assert result.exit_code == 0, result.output
@@ -106,7 +107,7 @@ def test_a_segmentation_holds_the_mask_and_names_its_image(changes: dict[str, An
 
 
 def test_images_that_no_segmentation_can_be_of_are_named(tmp_path: Path) -> None:
-    pytest.importorskip("highdicom.seg", reason="highdicom is not installed: `pip install 'dropfed[dicomseg]'`")
+    pytest.importorskip("highdicom.seg", reason="highdicom is not installed: `pip install '.[dicomseg]'`")
     write_dicom(tmp_path / "images" / "a.dcm", FrameOfReferenceUID=None)
     Image.fromarray(LEVELS).save(tmp_path / "images" / "b.png")
     write_dicom(tmp_path / "images" / "c.dcm", StudyInstanceUID=None)
@@ -126,6 +127,6 @@ def test_a_task_that_labels_no_pixels_and_a_missing_package(tmp_path: Path, monk
     assert result.exit_code == 2
     monkeypatch.setitem(sys.modules, "highdicom", None)
     result = predict(tmp_path)
-    said = "--dicom-seg needs highdicom, which is not installed here: run `pip install 'dropfed[dicomseg]'`\n"
+    said = f"--dicom-seg needs highdicom, which is not installed here: run {installing('dicomseg')}\n"
     assert result.output.endswith(said)
     assert result.exit_code == 1

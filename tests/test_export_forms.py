@@ -29,6 +29,7 @@ from shared.learning.objectives import by_target
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
 from shared.learning.tasks.inputs import input_of, input_text
+from shared.software import installing
 from site_client.cli import main as site
 from tests.federation.running import TINY
 from tests.learning.exports import PRIVATE, REFERABLE, SOUNDS, STAGING, UPDATES, VESSELS, write_export
@@ -212,7 +213,7 @@ def test_without_the_packages_a_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     asked = ["export", RUN, "--work", str(exported.parent / "aggregator"), "--output", str(tmp_path / "model")]
     result = CliRunner().invoke(main, [*asked, "--onnx"])
-    said = "--onnx needs onnxruntime, which is not installed here: run `pip install 'dropfed[onnx]'`\n"
+    said = f"--onnx needs onnxruntime, which is not installed here: run {installing('onnx')}\n"
     assert (result.exit_code, result.output) == (1, said)
     assert not (tmp_path / "model").exists()
 

@@ -18,6 +18,7 @@ from pandas.testing import assert_frame_equal
 
 import dropfed
 from aggregator.cli import main as aggregator_command
+from shared.software import installing
 from studies.daemons import run_exchange
 from tests.federation.running import RUN, make_data, run_configuration, staging_run
 from tests.played import Played
@@ -90,7 +91,7 @@ except dropfed.DropfedError as error:
     print(error)
 """
     assert subprocess.check_output([sys.executable, "-c", told], text=True) == (
-        "dropfed.simulate needs torch, which is not installed here: run `pip install 'dropfed[study]'`\n"
+        f"dropfed.simulate needs torch, which is not installed here: run {installing('study')}\n"
     )
 
 

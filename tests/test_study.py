@@ -378,7 +378,7 @@ def test_without_ray_its_engine_says_what_to_do(data, play, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     found = play(path, "--engine", "ray")
     assert found.exit_code != 0
-    assert "pip install 'dropfed[ray]'" in found.stderr
+    assert "pip install '.[ray]'" in found.stderr
     assert "Traceback" not in found.output
 
 

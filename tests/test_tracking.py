@@ -26,6 +26,7 @@ from aggregator.tracking import Tracker, tracker
 from shared.errors import ConfigurationError
 from shared.exchange.reading import parse_yaml
 from shared.exchange.signing import canonical
+from shared.software import installing
 from tests.played import RUN, ended_run
 
 
@@ -232,8 +233,8 @@ def test_a_missing_extra_is_said_once(
     feed(ended, tensorboard=str(tmp_path), mlflow="http://127.0.0.1:1")
     said = sorted(record.getMessage() for record in caplog.records)
     assert [line.partition(" is not installed: ")[2] for line in said] == [
-        "`pip install 'dropfed[mlflow]'` and launch once more. Trying again until it works.",
-        "`pip install 'dropfed[tensorboard]'` and launch once more. Trying again until it works.",
+        f"run {installing('mlflow')}, and launch once more. Trying again until it works.",
+        f"run {installing('tensorboard')}, and launch once more. Trying again until it works.",
     ]
     assert not list(tmp_path.rglob("*tfevents*"))
 

@@ -16,7 +16,7 @@ from shared.commands import say
 @click.argument("run")
 @WORK
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to make; it must not exist yet.")
-@click.option("--onnx", is_flag=True, help="Write model.onnx too, compared with PyTorch; needs dropfed[onnx].")
+@click.option("--onnx", is_flag=True, help="Write model.onnx too, compared with PyTorch; needs the extra onnx.")
 @click.option("--monai", is_flag=True, help="Write a MONAI bundle too, in monai/.")
 def command(run: str, work: Path, output: Path, onnx: bool, monai: bool) -> None:
     for path in write(work, find_run(work, run), output, onnx=onnx, monai=monai):

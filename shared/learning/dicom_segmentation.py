@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shared.errors import ActionRequiredError, DataError
 from shared.folder.durable import writing
 from shared.learning.data.images import short_name
+from shared.software import installing
 
 RESEARCH_ONLY = "For research only, not for diagnosis"
 """What a series is called; of 64 characters at most."""
@@ -32,7 +33,7 @@ def require_highdicom() -> None:
         import highdicom  # noqa: F401, PLC0415  (an extra)
     except ImportError as error:
         raise ActionRequiredError(
-            f"--dicom-seg needs {error.name}, which is not installed here: run `pip install 'dropfed[dicomseg]'`"
+            f"--dicom-seg needs {error.name}, which is not installed here: run {installing('dicomseg')}"
         ) from None
 
 

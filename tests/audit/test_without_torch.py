@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.lock import requirements
+from shared.software import installing
 from tests.audit.test_protocol_1 import unpacked
 from tests.played import RUN, Played
 
@@ -55,7 +56,7 @@ def test_a_command_that_needs_it_says_what_to_install(
     program: str, arguments: tuple[str, ...], extra: str, code: int
 ) -> None:
     finished = python(f"from {program}.cli import main; main()", *arguments)
-    sentence = f"this command needs torch, which is not installed here: run `pip install 'dropfed[{extra}]'`\n"
+    sentence = f"this command needs torch, which is not installed here: run {installing(extra)}\n"
     assert (finished.returncode, finished.stdout, finished.stderr) == (code, "", sentence)
 
 

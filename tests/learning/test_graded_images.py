@@ -19,6 +19,7 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRLittleEnd
 from shared.errors import DataError, DropfedError
 from shared.learning.data.graded_images import GRADED_EXTENSIONS, read_colour, read_graded
 from shared.learning.data.images import list_images as list_files
+from shared.software import installing
 
 GREY = np.linspace(0, 255, 40 * 40).reshape(40, 40).astype(np.uint8)
 COLOUR = np.stack([GREY, GREY.T, 255 - GREY], axis=2)
@@ -457,7 +458,7 @@ def test_without_pydicom_one_sentence_says_what_to_install(tmp_path, monkeypatch
     with pytest.raises(DropfedError) as caught:
         read_graded(tmp_path, 32)
     assert str(caught.value) == (
-        "0/a.dcm: DICOM files need pydicom; run `pip install 'dropfed[dicom]'`, or convert them to PNG."
+        f"0/a.dcm: DICOM files need pydicom; run {installing('dicom')}, or convert them to PNG."
     )
 
 

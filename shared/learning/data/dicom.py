@@ -13,6 +13,7 @@ from PIL import Image
 from shared.errors import DropfedError
 from shared.learning.data.images import read_levels, short_name, unreadable
 from shared.service import alive
+from shared.software import installing
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -59,7 +60,7 @@ def read_dicom_levels(path: Path) -> tuple[NDArray[np.uint8] | NDArray[np.uint16
         from pydicom.uid import DeflatedExplicitVRLittleEndian  # noqa: PLC0415
     except ImportError as error:
         raise DropfedError(
-            f"{short_name(path)}: DICOM files need pydicom; run `pip install 'dropfed[dicom]'`, or convert them to PNG."
+            f"{short_name(path)}: DICOM files need pydicom; run {installing('dicom')}, or convert them to PNG."
         ) from error
     alive()
     try:

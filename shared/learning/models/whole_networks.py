@@ -19,6 +19,7 @@ from shared.learning.models import Levels
 from shared.learning.models.options import TIMM
 from shared.learning.models.torchvision_import import import_models
 from shared.learning.plugins import load, provided
+from shared.software import installing
 
 _AS_PUBLISHED = {"aux_logits": False, "init_weights": False, "transform_input": True}
 """Of the two networks whose published weights want another normalisation, which they apply themselves."""
@@ -164,5 +165,5 @@ def _import_timm() -> Any:
         return importlib.import_module("timm")
     except ImportError as error:
         raise ConfigurationError(
-            [f"encoder: networks of timm need that package ({error}): run pip install 'dropfed[timm]'."]
+            [f"encoder: networks of timm need that package ({error}): run {installing('timm')}."]
         ) from error
