@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,7 @@ def look_at_daemon(work: Path, configuration: SiteConfiguration) -> Iterator[Fin
                 yield Finding(
                     "warning",
                     f"service: {unit} was written for other settings, or by another version: {', '.join(outdated)}; "
-                    f"type `sudo dropfed-site install-service --work {quoted(work)}` again",
+                    f"type `sudo {_program()} install-service --work {quoted(work)}` again",
                 )
         else:
             yield Finding(
@@ -57,6 +58,11 @@ def look_at_daemon(work: Path, configuration: SiteConfiguration) -> Iterator[Fin
                 "service: no systemd unit names this directory, so no daemon starts with the machine by itself; "
                 f"`dropfed-site install-service --work {quoted(work)}` makes one",
             )
+
+
+def _program() -> str:
+    """Return our program as sudo finds it, which looks into no environment of Python."""
+    return quoted(Path(sys.executable).with_name("dropfed-site"))
 
 
 def if_another_daemon(work: Path) -> str:

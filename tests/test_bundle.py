@@ -129,7 +129,7 @@ def test_our_own_wheel_has_the_files_of_its_checkout_alone_and_tells_the_commit(
 ) -> None:
     source, settings = tmp_path / "source", ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
     wanted = {"shared/__init__.py", "shared/software.py"}
-    for name in (*settings, *wanted):
+    for name in (*settings, *wanted, "shared/py.typed"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(wheels.ROOT / name, source / name)
     monkeypatch.setattr(wheels, "ROOT", source)
@@ -145,6 +145,7 @@ def test_our_own_wheel_has_the_files_of_its_checkout_alone_and_tells_the_commit(
     wheels.build_own([*pip, "--wheel-dir", str(tmp_path)])
     with zipfile.ZipFile(tmp_path / f"dropfed-{version}-py3-none-any.whl") as wheel:
         assert {name for name in wheel.namelist() if name.endswith(".py")} == wanted
+        assert "shared/py.typed" in wheel.namelist()
     (source / "LICENSE").write_text("another")
     assert wheels.own_version() == f"{version}.changed"
 

@@ -26,7 +26,7 @@ from shared.errors import ActionRequiredError, ConfigurationError, PluginError
 from shared.learning.apart import attended
 from shared.learning.data.images import read_pairs
 from shared.learning.loading import prepared
-from site_client import installation
+from site_client import installation, machine
 from site_client.cli import main
 from site_client.configuration import SiteConfiguration, read_configuration
 from site_client.installation import (
@@ -40,7 +40,7 @@ from site_client.installation import (
     unit_name,
     unit_text,
 )
-from site_client.machine import unit_of
+from site_client.machine import look_at_daemon, unit_of
 from tests import SOME_KEY
 from tests.federation.running import TASK, WAIT_S, Federation, write_data
 
@@ -274,7 +274,9 @@ def test_the_unit_names_what_the_site_has(work: Path) -> None:
     assert "${" not in text
 
 
-def test_a_unit_of_other_settings_is_told_and_the_password_goes_on_coming_from_where_it_came(work: Path) -> None:
+def test_a_unit_of_other_settings_is_told_and_the_password_goes_on_coming_from_where_it_came(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unit, credential = work.parent / unit_name(configuration()), work.parent / "100 % secret"
     assert outdated_settings(unit, work, configuration()) == []  # none is there
     unit.write_text(drafted_unit(work, configuration(), password_file=credential)[0])
@@ -288,6 +290,11 @@ def test_a_unit_of_other_settings_is_told_and_the_password_goes_on_coming_from_w
         "ReadOnlyPaths",
         "RequiresMountsFor",
     ]
+    monkeypatch.setattr(machine, "unit_of", lambda _: unit)
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)  # as where systemd runs
+    (told,) = (finding for finding in look_at_daemon(work, changed) if finding.grade == "warning")
+    program = Path(sys.executable).with_name("dropfed-site")  # sudo would not find it by its name alone
+    assert f"; type `sudo {program} install-service --work " in told.text
     unit.write_text(unit_text(work, configuration()))
     assert password_file_of(unit) is None
     unit.write_text("[Service]\nExecStart=/ours\nLoadCredential=password:/etc/ours\n")  # nobody's of ours
