@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aggregator.rounds import OfferEarly, RunFacts, SiteFacts, due_end
-from aggregator.store import RunStore, withdrawal_of
+from aggregator.store import withdrawal_of
 from shared.exchange.names import MessageRef
 from shared.exchange.order import Exchange, consent_of
 from shared.exchange.records.run import RunConfiguration
@@ -144,9 +144,9 @@ def late_update(exchange: Exchange, run: RunConfiguration, round_no: int, *, was
     return ref if may_count and exchange.message(ref) is not None else None
 
 
-def is_owed_end(name: str, exchange: Exchange, store: RunStore) -> bool:
+def is_owed_end(name: str, exchange: Exchange, store: Memory, run: str) -> bool:
     """Return whether the end of a run that is over is not signed yet for a site that is to be told."""
-    facts = site_facts(name, exchange, store, store.run, takes_part=False, has_looked=lambda _: False)
+    facts = site_facts(name, exchange, store, run, takes_part=False, has_looked=lambda _: False)
     return due_end(facts, final_chosen=store.card() is not None) is not None
 
 

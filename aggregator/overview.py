@@ -276,7 +276,7 @@ def _waited_for(opened: OpenedRun, view: RunView) -> list[str]:
 
 def is_owed(home: Path, ledger: Mirror, store: RunStore) -> bool:
     """Return whether a site's folder still has to take something of a run that is over."""
-    return lacks_messages(home, ledger) or is_owed_end(home.name, ledger, store)
+    return lacks_messages(home, ledger) or is_owed_end(home.name, ledger, store, store.run)
 
 
 def _why(store: RunStore, view: RunView, waited_for: list[str], *, is_running: bool) -> str | None:

@@ -622,7 +622,7 @@ def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path, sites: Iterabl
         f"{run_yaml}: run {store.run} has ended, and {', '.join(owed)} must still be told: finish it by "
         f"{store.goes_on_by}"
         for store in over
-        if (owed := [site for site, of in ledgers.items() if of and is_owed_end(site, of, store)])
+        if (owed := [site for site, of in ledgers.items() if of and is_owed_end(site, of, store, store.run)])
     ]
     return ended + [
         f"{run_yaml}: run {store.run} is still open in {work}, and runs go on one after the other: have yours follow "

@@ -286,7 +286,7 @@ def test_what_is_said_of_an_input_is_what_the_task_makes(
 
 def test_a_bundle_of_signals_says_that_they_are_signals(tmp_path: Path) -> None:
     write_export(tmp_path, task="time_series", method="fedavg", task_options=SIGNALS["time_series"])
-    write_bundle(open_parts(tmp_path), tmp_path / "monai", "")
+    write_bundle(open_parts(tmp_path), tmp_path / "monai", "", "")
     metadata = json.loads((tmp_path / "monai" / "configs" / "metadata.json").read_text(encoding="utf-8"))
     given = metadata["network_data_format"]["inputs"]["image"]
     told = {name: given[name] for name in ("type", "format", "spatial_shape", "value_range", "channel_def")}

@@ -148,7 +148,7 @@ def test_the_versions_of_both_ends_are_told_and_compared(
     assert f"\nsoftware: {ours}; the aggregator's: not reported" in site_says(run)
     run.heartbeat.beat("waiting", run.site, now=True)
     assert b"software" not in status.read_bytes()
-    for there, is_told in (("0.1.99", False), ("0.9.0", True), ("1.0.0rc1", True)):
+    for there, is_told in (("0.2.99", False), ("0.9.0", True), ("1.0.0rc1", True)):
         with monkeypatch.context() as patch:
             patch.syspath_prepend(another_version(tmp_path, there))
             run.heartbeat.beat("waiting", run.site, now=True)

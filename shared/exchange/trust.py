@@ -303,7 +303,7 @@ def check_order(
     *,
     head: Head,
     answers: Collection[str | None],
-    refused: Collection[str],
+    refused: Collection[str] = (),
 ) -> None:
     """Check steps 10 and 11 of a manifest that is well signed; arguments as for ``Peer.open``.
 

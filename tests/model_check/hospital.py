@@ -133,7 +133,7 @@ def _found(folder: Folder, look: rounds.Look) -> Signed | None:
     known = known_at_hospital(hospital, desk)
     head = messages[hospital.read - 1].head if hospital.read else Head()
     try:
-        check_order(message, message.ref, head=head, answers=may_answer(known, message.ref, CARD), refused=())
+        check_order(message, message.ref, head=head, answers=may_answer(known, message.ref, CARD))
     except RejectedError as error:
         raise AssertionError(f"the site refuses the aggregator's message: {error}") from None
     return message
