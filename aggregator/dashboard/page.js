@@ -88,7 +88,8 @@ async function look() {
       return;
     }
     if (!answer.ok) throw new Error(String(answer.status));
-    show(await answer.json());
+    const state = await answer.json();
+    if (!isPaused()) show(state);
   } catch (error) {
     if (!isPaused()) showCut();
   } finally {

@@ -69,7 +69,7 @@ def _cross_validated(
     """Return the classes, and the probe's answers of one kind in their order; None where features are not finite."""
     # Imported when needed: an aggregator whose runs share whole models does without.
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
-    from sklearn.model_selection import StratifiedGroupKFold, cross_val_predict  # noqa: PLC0415
+    from sklearn.model_selection import LeaveOneGroupOut, StratifiedGroupKFold, cross_val_predict  # noqa: PLC0415
     from sklearn.pipeline import make_pipeline  # noqa: PLC0415
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
 
@@ -79,11 +79,14 @@ def _cross_validated(
         raise ValueError(
             "a linear probe needs two classes or more, and two images or more of each, or recordings of two people"
         )
-    folds = StratifiedGroupKFold(
-        n_splits=min(_FOLDS, fewest), shuffle=True, random_state=seed_for(seed, "probe folds") % 2**32
-    )
     if not np.isfinite(features).all():
         return None
+    chance = seed_for(seed, "probe folds") % 2**32
+    by_class = StratifiedGroupKFold(n_splits=min(_FOLDS, fewest), shuffle=True, random_state=chance)
+    folds = list(by_class.split(features, labels, groups))
+    if images.groups and any(len(np.unique(labels[train])) < len(np.unique(labels)) for train, _ in folds):
+        # All recordings of a class were put into one fold. With one person left out at a time each class is learnt.
+        folds = list(LeaveOneGroupOut().split(features, labels, groups))
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     return labels, cross_val_predict(classifier, features, labels, groups=groups, cv=folds, method=answer)
 

@@ -163,6 +163,17 @@ def test_a_class_that_one_person_alone_has_is_refused():
         score(made=people(of_each=1))
 
 
+def test_every_class_is_learnt_where_those_who_show_it_would_be_put_into_one_fold():
+    pieces = [(0, 1, 20), (1, 0, 20), (2, 1, 40), (3, 0, 5), (3, 1, 20), (4, 1, 1), (5, 1, 2)]
+    made, groups = [], {}
+    for person, grade, count in pieces:
+        for piece in range(count):
+            level = np.full((32, 32, 3), 200 if grade else 50, np.uint8)
+            made.append(GradedImage(f"p{person}-{grade}/{piece:04d}", level, grade))
+            groups[made[-1].id] = f"p{person}"
+    assert score(made=Collection(made, ("a", "b"), groups)) == 1
+
+
 def segmented(count=8, side=33):
     """Each image's own level on both of its halves; the mask is the left half."""
     rng = np.random.default_rng(2)
@@ -211,7 +222,7 @@ def test_an_image_is_never_divided_over_folds(monkeypatch):
     of_sklearn = model_selection.cross_val_predict
 
     def watched(classifier, features, labels, *, groups, cv, method):
-        seen.extend((set(groups[train]), set(groups[test])) for train, test in cv.split(features, labels, groups))
+        seen.extend((set(groups[train]), set(groups[test])) for train, test in cv)
         assert np.bincount(groups).tolist() == [256] * 8
         assert set(labels) == {0, 1}
         return of_sklearn(classifier, features, labels, groups=groups, cv=cv, method=method)

@@ -164,6 +164,7 @@ def steady(count, rate=10):
         ("time,x,y", [], "fewer than two rows"),
         ("time,x,y", steady(1), "fewer than two rows"),
         ("time,x,y", steady(9, rate=50), "has 50 rows a second by its column time, .* the run wants 10; .* resample"),
+        ("time,x,y", steady(9, rate=6.4), r"has 6.4\d* rows a second by its column time, .* the run wants 10"),
         ("time,x,y", steady(300, rate=10.3), r"has 10\.\d+ rows a second by its column time, .* the run wants 10"),
         ("time,x,y", steady(9, rate=0.01), "0.01 rows a second by its column time, which must be in seconds"),
         ("time,x,y", [*steady(3), "0.9,1,1", "1.0,1,1"], "line 5: the time goes on by 0.7 s where 0.1 s were due"),
@@ -174,6 +175,8 @@ def steady(count, rate=10):
             "line 3: the time goes on by 0 s .* if it is rounded, write more digits",
         ),
         ("time,x,y", ["", *steady(3), "", "0.9,1,1"], "line 7: the time goes on by 0.7 s"),
+        ("time,x,y", ["0,1,1", "5e-324,1,1", "1e-323,1,1"], "has inf rows a second by its column time"),
+        ("time,x,y,note", ['"0",1,1,', '"0.1",2,2,"begun', "0.2,3,3,", "0.3,4,4,"], "quotation mark is not closed"),
     ],
 )
 def test_a_wrong_time_series_is_explained(tmp_path, header, rows, sentence):
@@ -193,6 +196,11 @@ def test_channels_are_found_by_name_and_other_columns_are_not_read(tmp_path):
     (tmp_path / "a.csv").write_text("\n".join(rows))
     values = read_time_series(tmp_path / "a.csv", ("x", "y"), 10.0)
     assert values.tolist() == [[5, 1], [6, 2], [7, 3]]
+
+
+def test_a_quotation_mark_that_is_not_closed_cuts_no_recording_short(tmp_path):
+    rows = [f"{row},{note}" for row, note in zip(steady(4), ["", '"begun', "", ""], strict=True)]
+    assert read_time_series(series(tmp_path / "a.csv", rows, "time,x,y,note"), ("x", "y"), 10.0).shape == (4, 2)
 
 
 @pytest.mark.parametrize(

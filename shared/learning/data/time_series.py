@@ -96,7 +96,8 @@ def held_by(path: Path) -> Held:
         DataError: it cannot be read, has no steady time, or no channel.
     """
     refs = _refs(path, [TIME])
-    rate_hz = _steady_rate(path, _columns(path, [TIME], refs)[:, 0], refs)
+    time = _columns(path, [TIME], refs)[:, 0]
+    rate_hz = _steady_rate(path, time, refs)
     header, *_ = _headers(path)
     names = [name for name in header if name not in ("", TIME) and header.count(name) == 1]
     rows = (cells for _, cells in _lines(path, [header.index(name) for name in names]))
@@ -107,8 +108,7 @@ def held_by(path: Path) -> Held:
         raise DataError(
             [f"{short_name(path)}: has no column beside {TIME} with a number in each row; export it again."]
         )
-    seconds = len(values) / len(names) / rate_hz
-    return Held(channels, rate_hz, seconds, hashlib.sha256(values.tobytes()).digest())
+    return Held(channels, rate_hz, len(time) / rate_hz, hashlib.sha256(values.tobytes()).digest())
 
 
 def _columns(path: Path, columns: Sequence[str], refs: Sequence[int]) -> NDArray[np.float64]:
@@ -162,14 +162,31 @@ def _numbers(path: Path, refs: Sequence[int]) -> NDArray[np.float64]:
         OSError: the file cannot be read.
         ValueError: one is no finite number.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a file without rows is told of later
-        values = np.loadtxt(
-            path, delimiter=",", skiprows=1, usecols=refs, ndmin=2, encoding="utf-8-sig", comments=None, quotechar='"'
-        )
+    try:
+        values = _loaded(path, refs)
+    except ValueError:  # its numbers may be in quotation marks; a row goes on over lines if one is not closed
+        values = _loaded(path, refs, quotechar='"')
+        with path.open(encoding="utf-8-sig") as file:
+            if sum(line != "\n" for line in islice(file, 1, None)) != len(values):
+                raise ValueError("a quotation mark is not closed in its line") from None
     if not np.isfinite(values).all():
         raise ValueError("not every number is finite")
     return values
+
+
+def _loaded(path: Path, refs: Sequence[int], quotechar: str | None = None) -> NDArray[np.float64]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a file without rows is told of later
+        return np.loadtxt(
+            path,
+            delimiter=",",
+            skiprows=1,
+            usecols=refs,
+            ndmin=2,
+            encoding="utf-8-sig",
+            comments=None,
+            quotechar=quotechar,
+        )
 
 
 def _lines(path: Path, refs: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
@@ -231,8 +248,9 @@ def _require_rows(path: Path, time: NDArray[np.float64]) -> None:
 def _require_rate(path: Path, time: NDArray[np.float64], refs: Sequence[int], rate_hz: float) -> None:
     _require_rows(path, time)
     steps = np.diff(time)
-    if (measured := float(np.median(steps))) > 0 and abs(1 / (measured * rate_hz) - 1) > _STEP_TOLERANCE:
-        raise _of_another_rate(path, 1 / measured, rate_hz)
+    usual = float(np.median(steps)) * rate_hz  # 1 where the rate is the run's
+    if usual > 0 and max(abs(usual - 1), abs(1 / usual - 1)) > _STEP_TOLERANCE:
+        raise _of_another_rate(path, rate_hz / usual, rate_hz)
     uneven = np.flatnonzero(np.abs(steps * rate_hz - 1) > _STEP_TOLERANCE)
     if len(uneven):
         raise _uneven(path, steps, int(uneven[0]), 1 / rate_hz, refs)
