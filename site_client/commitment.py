@@ -50,6 +50,7 @@ class Settled:
         sets: the blocks of each set of the run.
         labels: what the run calls the classes; None: as the site does.
         rows: of scores over each set, at most.
+        required: what the run demands.
     """
 
     task: str
@@ -59,10 +60,18 @@ class Settled:
     sets: dict[SetName, tuple[int, ...]]
     labels: tuple[str, ...] | None
     rows: dict[SetName, int]
+    required: Requirements
 
     def images(self, name: SplitName) -> int:
         """Return how many images of a set the run uses: of the blocks of which it reads all."""
         return count_used([self.found.own.blocks[number] for number in self.sets[name]], self.labels)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what the run takes here, with all of its images in memory."""
+        foreign = images_in(self.sets["foreign"], self.found.ood.blocks) if self.found.ood is not None else 0
+        images = foreign + sum(self.images(name) for name in SPLITS)
+        return self.required.memory_bytes + images * self.required.image_bytes
 
     @property
     def are_ungrouped(self) -> bool:
@@ -78,6 +87,9 @@ class Settled:
         """
         # Other classes than the run's count here: only reading tells whether they are left out, or a table's mistakes.
         _require_images(images_in(self.sets["train"], self.found.own.blocks), policy)
+        if self.memory_bytes > policy.max_memory_gb * 1e9:
+            most = f"{policy.max_memory_gb:g} GB of memory"
+            raise ConfigurationError([f"training and all images at once would take more than this hospital's {most}"])
         _require_rows(self.before.budget, run, {name: (self.sets[name], self.rows[name]) for name in self.sets}, policy)
 
 
@@ -97,7 +109,7 @@ def settle(
     sets = sets_of(found.own.blocks, check_record(run.split, SplitPlan, "split"), split_seed(run.seed, site.site))
     if found.ood is not None:
         sets["foreign"] = tuple(found.ood.blocks)
-    return Settled(run.task, before, blocks, found, sets, labels_named_by(run), _rows(required.most_rows))
+    return Settled(run.task, before, blocks, found, sets, labels_named_by(run), _rows(required.most_rows), required)
 
 
 def commit(

@@ -101,7 +101,7 @@ class Policy(Record):
     max_epochs: Annotated[int, Field(ge=1, description="local epochs per round")] = 5
     max_views: Annotated[int, Field(ge=1, description="how often a run may show the model one image")] = 5000
     max_parameters: Annotated[int, Field(ge=1, description="of all networks that a run trains at once")] = 200_000_000
-    max_memory_gb: Annotated[float, Field(gt=0, description="that training takes, about")] = 16.0
+    max_memory_gb: Annotated[float, Field(gt=0, description="that training takes with the run's images, about")] = 16.0
     max_epsilon: Annotated[
         float | None, Field(gt=0, description="of a private run; None: runs need not be private")
     ] = None

@@ -330,7 +330,7 @@ def _required(
         f"trains on:          {_own_images(work, settled, policy.minimum_training_images, words_of(run.task).unit)}",
         *([] if isinstance(settled, str) else _of_images(found, settled, policy.minimum_count, words_of(run.task))),
         f"takes:              {found.parameters:,} parameters (at most {policy.max_parameters:,}), about "
-        f"{found.memory_bytes / 1e9:.1f} GB of memory (at most {policy.max_memory_gb:g})",
+        f"{_memory(found, settled)} (at most {policy.max_memory_gb:g})",
         *_micro_batches(site, run, found),
         f"rows of scores:     up to {max(found.most_rows.values()):,} over one set of images; {max(left, 0):,} of "
         f"{policy.rows_per_set:,} are left for all runs together",
@@ -372,6 +372,15 @@ def _of_images(required: Requirements, settled: Settled, least: int, words: Word
     lines = [f"trains in:          {_steps(required, settled.images('train'), words)}"]
     whose = told_ungrouped(settled.task) if settled.are_ungrouped else settled.found.told_of_few(settled.sets, least)
     return lines if whose is None else [*lines, f"whose images:       {whose}"]
+
+
+def _memory(required: Requirements, settled: Settled | str) -> str:
+    """Return about how much memory a run takes here; the images count where it is known how many these are."""
+    bytes_here = required.memory_bytes if isinstance(settled, str) else settled.memory_bytes
+    beside = " beside the images" if isinstance(settled, str) else ""
+    side = required.guessed_side
+    guessed = "" if side is None else f", if images have {side} × {side} pixels, for the run does not scale them"
+    return f"{bytes_here / 1e9:.1f} GB of memory{beside}{guessed}"
 
 
 def _steps(required: Requirements, images: int, words: Words) -> str:

@@ -51,6 +51,13 @@ def test_an_offer_tells_which_counts_and_errors_leave(support: bool, run: Played
     assert any(line.startswith("beside the scores:  in metrics.csv how many images") for line in shown) == support
 
 
+def test_an_offer_tells_what_size_of_images_its_memory_is_for(run: Played) -> None:
+    run.offer(task_options={"widths": [4, 8]})
+    (line,) = [line for line in described(run) if line.startswith("takes:")]
+    guessed = "if images have 512 × 512 pixels, for the run does not scale them"
+    assert line.endswith(f" GB of memory beside the images, {guessed} (at most 16)")
+
+
 def test_an_offer_tells_what_travels_beside_the_model(run: Played) -> None:
     both = {"control": A, "other": A | {"b": TensorShape(dtype="F32", shape=[1000, 2])}}
     run.offer(groups={"to_site": both, "measured": both, "with_final": {"last": A}})

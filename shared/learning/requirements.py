@@ -22,12 +22,13 @@ from shared.learning.private_training import IMAGES_AT_A_TIME
 from shared.learning.schedules import scored_rounds
 from shared.learning.sharing import network_of, sharing
 from shared.learning.tasks import task_named
+from shared.learning.tasks.contract import Task
 from shared.learning.tasks.terms import Options
 
 _NUMBER = 4  # bytes
 _TRIED = 2  # inputs in the batch that is tried out: BatchNorm wants more than one
 _FEW_STEPS = 100  # of a whole run; small networks have learnt masks in as many
-_EVALUATED = 32  # inputs in a batch that is evaluated, at most
+_EVALUATED = 32  # inputs in a batch that is evaluated, at most; masks are scored one by one
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,10 @@ class Requirements:
         augmentation: how an input of the model is varied.
         batch_size: views in a step.
         parameters: of all networks that are trained.
-        memory_bytes: what training takes, about: weights, gradients, what the optimizer and the method remember, and
-            what the layers yield for what training answers at once.
+        memory_bytes: what training and scoring take beside the images, about: weights, gradients, what the optimizer
+            and the method remember, and what the layers yield for what is answered at once.
+        image_bytes: what each image of a run takes, about: a site holds all of them in memory. Of a signal: a window.
+        guessed_side: the side, in pixels, that is taken for that of the images where the run leaves them as they are.
         theta_from: the set that θ is measured on, if the method has it sent.
         measures: whether the method has sent what it measures on images of training or validation.
         is_private: then nothing leaves that was measured on training images.
@@ -63,6 +66,8 @@ class Requirements:
     batch_size: int
     parameters: int
     memory_bytes: int
+    image_bytes: int
+    guessed_side: int | None
     theta_from: SplitName | None
     measures: bool
     is_private: bool
@@ -141,6 +146,8 @@ def requirements(run: RunConfiguration, micro_batch: int | None = None) -> Requi
         )
     of_epoch = augmentation.views * options.overlap
     at_once = 1 if epochs > run.epochs else answers_of(network)  # members with epochs of their own learn one at a time
+    shape = task.input_shape(options)
+    at_a_time = run.batch_size if run.privacy is None else min(run.batch_size, IMAGES_AT_A_TIME)
     return Requirements(
         sharing=listed,
         rounds=run.rounds,
@@ -150,7 +157,9 @@ def requirements(run: RunConfiguration, micro_batch: int | None = None) -> Requi
         augmentation=augmentation,
         batch_size=run.batch_size,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
-        memory_bytes=_memory(run, method, network, listed, min(run.batch_size, micro_batch or run.batch_size)),
+        memory_bytes=_memory(run, method, network, listed, min(at_a_time, micro_batch or at_a_time)),
+        image_bytes=_held(task, shape),
+        guessed_side=shape[-1] if getattr(options, "image_size", shape) is None else None,
         theta_from=method.options.theta_from if method.sends_reliability else None,
         measures=bool(listed.measured),
         is_private=run.privacy is not None,
@@ -161,7 +170,7 @@ def requirements(run: RunConfiguration, micro_batch: int | None = None) -> Requi
 
 
 def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: Sharing, answered: int) -> int:
-    """Return the bytes of memory that training needs if it answers so many images at once."""
+    """Return the bytes of memory that training and scoring need if training answers so many images at once."""
     task = task_named(run.task)
     options = task.options(run.task_options)
     weights = sum(tensor.numel() for tensor in network.state_dict().values())
@@ -174,7 +183,7 @@ def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: S
         for group in part.values()
         for shape in group.tensors.values()
     )
-    gradients = 1 + IMAGES_AT_A_TIME * (run.privacy is not None)
+    gradients = 1 + answered * (run.privacy is not None)
     kept = weights * (1 + method.networks_beside) + learning * (gradients + _remembered(options)) + received
     if run.baseline is not None:
         kept += weights + learning * (1 + _remembered(options))
@@ -183,8 +192,17 @@ def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: S
     whole, crops = task.input_shape(options), task.augmentation(run.augmentation).crops
     trained = whole if crops is None else (whole[0], *[min(side, crops.size) for side in whole[1:]])
     yielded = {shape: _yielded(network, shape) for shape in {trained, whole}}
-    at_once = yielded[trained][0] * answered + 2 * yielded[whole][1] * max(answered, _EVALUATED)
+    evaluated = 1 if task.labels_pixels else _EVALUATED
+    # A convolution on the CPU lays out anew what goes in and comes out.
+    at_once = yielded[trained][0] * answered + 2 * yielded[whole][1] * evaluated
     return _NUMBER * int(kept + beside + at_once)
+
+
+def _held(task: Task, shape: tuple[int, ...]) -> int:
+    """Return the bytes of an image in memory: one with a mask, or a signal, is float32; other pictures have 8 bits."""
+    if task.labels_pixels:
+        return _NUMBER * prod(shape) + prod(shape[1:])
+    return prod(shape) * (1 if len(shape) == len(("C", "H", "W")) else _NUMBER)
 
 
 def _remembered(options: Options) -> int:
@@ -195,13 +213,15 @@ def _remembered(options: Options) -> int:
 
 
 def _yielded(network: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Return how many numbers the layers yield for one input: those that training keeps, and the most of one layer."""
+    """Return how many numbers the layers yield for one input: those that training keeps, and the most that one
+    layer takes and yields.
+    """
     kept, largest = 0, 0
 
-    def count(layer: nn.Module, inputs: object, values: object) -> None:
+    def count(layer: nn.Module, inputs: tuple[object, ...], values: object) -> None:
         nonlocal kept, largest
         if isinstance(values, Tensor):
-            largest = max(largest, values.numel())
+            largest = max(largest, sum(each.numel() for each in (*inputs, values) if isinstance(each, Tensor)))
             kept += values.numel() * values.requires_grad
 
     inner = {"parametrizations"}  # of a layer with an update of low rank, which yields nothing for an input

@@ -25,6 +25,7 @@ from shared.exchange.trust import open_record
 from shared.folder.durable import write_file
 from shared.folder.meter import Direction
 from shared.learning.data.units import Unit
+from shared.learning.requirements import requirements
 from site_client.cli import main
 from site_client.configuration import Policy, read_configuration
 from site_client.division import BUDGET, DIVISION, Agreed, Budget, Spending, division_here
@@ -44,6 +45,7 @@ PRIVATE = {
     "privacy": {"max_grad_norm": 1.0, "delta": 0.001, "target_epsilon": 1.0},
     "augmentation": {"copies": 0},
 }
+GB_WITHOUT_IMAGES = 1.01e-9 * requirements(run_configuration()).memory_bytes
 FIVE_TIMES = {"copies": 4, "originals": True}
 BACKUP = ("site.yaml", "signing.key", "encryption.key", "password", DIVISION, BUDGET)
 _numbers = count(1)
@@ -483,9 +485,10 @@ def test_of_recordings_show_and_check_say_what_they_count(tmp_path: Path) -> Non
         ({"max_rounds": 1}, "2 rounds are more than this hospital's 1"),
         ({"max_views": 1}, "times one image may be shown in the whole run are more than this hospital's 1"),
         ({"minimum_training_images": 30}, "it would train on fewer images than this hospital's minimum of 30"),
+        ({"max_memory_gb": GB_WITHOUT_IMAGES}, "training and all images at once would take more than this hospital's"),
         ({"rows_per_set": 3}, "5 rows of scores over its validation set are more than the 3 that are left here"),
     ],
-    ids=["what is said", "what follows", "images", "scores"],
+    ids=["what is said", "what follows", "images", "memory", "scores"],
 )
 def test_nobody_agrees_to_what_the_daemon_would_decline(
     policy: dict[str, object], reason: str, hospital: Hospital

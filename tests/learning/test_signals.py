@@ -675,5 +675,5 @@ def test_the_answers_of_all_passes_take_memory():
             )
         ).memory_bytes
 
-    answers_of_one_pass = 32 * 2 * 512**2  # images in a batch, classes, pixels
+    answers_of_one_pass = 2 * 512**2  # classes, pixels; images with masks are scored one by one
     assert memory(100) - memory(50) == 4 * 2 * answers_of_one_pass * 50

@@ -1,0 +1,129 @@
+"""What `show` says of memory, beside what is measured: bytes of tensors, which are the same on every machine."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from shared.exchange.records.run import Privacy, RunConfiguration
+from shared.learning.data.graded_images import GradedImage
+from shared.learning.methods import open_method
+from shared.learning.methods.contract import Local
+from shared.learning.optimizers import new_optimizer
+from shared.learning.private_training import IMAGES_AT_A_TIME
+from shared.learning.requirements import requirements
+from shared.learning.sharing import build_network
+from shared.learning.tasks import task_named
+from shared.learning.tasks.segmentation.task import SegmentedImage
+from shared.learning.training import Epoch, evaluate, train_epoch
+from tests.federation.running import run_configuration, staging_run
+
+SIDE = 64
+
+
+class Counted(TorchDispatchMode):
+    """Counts the bytes of all tensors that operations yield, as long as these live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._known: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self, operation: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        yielded = operation(*args, **(kwargs or {}))
+        for each in yielded if isinstance(yielded, tuple | list) else [yielded]:
+            if isinstance(each, torch.Tensor):
+                self._count(each.untyped_storage())
+        return yielded
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        place = storage._cdata
+        if place not in self._known:
+            self._known[place] = storage.nbytes()
+            self.now += storage.nbytes()
+            self.most = max(self.most, self.now)
+            weakref.finalize(storage, self._forget, place)
+
+    def _forget(self, place: int) -> None:
+        self.now -= self._known.pop(place)
+
+
+def measured(run: RunConfiguration) -> int:
+    """The most bytes that an epoch of one step, or more by crops, and scoring as many images take."""
+    task, method = task_named(run.task), open_method(run.method, run.method_options)
+    options, augmentation = task.options(run.task_options), task.augmentation(run.augmentation)
+    levels = np.random.default_rng(1).random((run.batch_size, SIDE, SIDE))
+    images: list[Any] = [
+        SegmentedImage(f"eye-{number}", each.astype(np.float32), (each > 0.5).astype(np.uint8))
+        if task.labels_pixels
+        else GradedImage(f"eye-{number}", np.stack([each * 255] * 3, axis=2).astype(np.uint8), number % 3)
+        for number, each in enumerate(levels)
+    ]
+    with Counted() as counted:
+        network = build_network(task, method, options, 3, run_seed=1, is_private=False)
+        train_epoch(
+            task,
+            method,
+            Local(network),
+            new_optimizer(network, options, 0.01),
+            images,
+            epoch=Epoch(0.01, run.batch_size, 1, augmentation),
+            objective=method.objective(1, 1),
+            on_batch=lambda done, total: None,
+        )
+        evaluate(task, network, images, method.objective(1, 1))
+    return counted.most
+
+
+PIXELS = {"image_size": SIDE, "widths": [8, 16]}
+ONCE = {"copies": 1, "originals": False}
+GRADES = {"encoder": "small", "weights": "random", "image_size": SIDE}
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        run_configuration(task_options=PIXELS, augmentation=ONCE, batch_size=4),
+        run_configuration(task_options=PIXELS, augmentation=ONCE | {"crops": {"size": 32}}, batch_size=4),
+        staging_run(method="fedavg", task_options=GRADES, batch_size=32),
+    ],
+    ids=["masks", "crops", "grades"],
+)
+def test_the_estimate_is_of_what_is_measured(run: RunConfiguration) -> None:
+    assert 0.5 < requirements(run).memory_bytes / measured(run) < 2
+
+
+def test_masks_are_scored_one_by_one_whatever_the_batch() -> None:
+    def scored(side: int) -> int:
+        crops = {"augmentation": ONCE | {"crops": {"size": 32}}, "batch_size": 32}
+        return requirements(run_configuration(task_options=PIXELS | {"image_size": side}, **crops)).memory_bytes
+
+    of_one = 2 * 4 * 3 * 8 * (512**2 - 256**2)  # laid out anew, bytes, two inputs and an output of so many channels
+    assert scored(512) - scored(256) == of_one
+
+
+def test_private_training_answers_few_images_at_once() -> None:
+    private = Privacy(target_epsilon=8, delta=0.001, max_grad_norm=1.0)
+    few, many = (requirements(run_configuration(privacy=private, batch_size=size)) for size in (IMAGES_AT_A_TIME, 64))
+    assert few.memory_bytes == many.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (run_configuration(task_options=PIXELS), SIDE**2 * (4 + 1)),
+        (run_configuration(task="segmentation", task_options=PIXELS | {"colour": True}), SIDE**2 * (3 * 4 + 1)),
+        (staging_run(task_options=GRADES), SIDE**2 * 3),
+    ],
+    ids=["masks", "colour", "grades"],
+)
+def test_images_are_held_as_they_are_read(run: RunConfiguration, expected: int) -> None:
+    assert requirements(run).image_bytes == expected
