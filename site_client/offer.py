@@ -25,6 +25,7 @@ from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import FILE, SiteConfiguration, configuration_in_force, require_here
 from site_client.division import DIVISION, budget_here, division_here
+from site_client.machine import memory_bytes
 from site_client.policy import judge, other_truth
 from site_client.programs import own_places, program_for, told
 from site_client.rotation import read_ledger
@@ -331,6 +332,7 @@ def _required(
         *([] if isinstance(settled, str) else _of_images(found, settled, policy.minimum_count, words_of(run.task))),
         f"takes:              {found.parameters:,} parameters (at most {policy.max_parameters:,}), about "
         f"{_memory(found, settled)} (at most {policy.max_memory_gb:g})",
+        *_beyond_machine(site, _memory_bytes(found, settled)),
         *_micro_batches(site, run, found),
         f"rows of scores:     up to {max(found.most_rows.values()):,} over one set of images; {max(left, 0):,} of "
         f"{policy.rows_per_set:,} are left for all runs together",
@@ -376,11 +378,23 @@ def _of_images(required: Requirements, settled: Settled, least: int, words: Word
 
 def _memory(required: Requirements, settled: Settled | str) -> str:
     """Return about how much memory a run takes here; the images count where it is known how many these are."""
-    bytes_here = required.memory_bytes if isinstance(settled, str) else settled.memory_bytes
     beside = " beside the images" if isinstance(settled, str) else ""
     side = required.guessed_side
     guessed = "" if side is None else f", if images have {side} × {side} pixels, for the run does not scale them"
-    return f"{bytes_here / 1e9:.1f} GB of memory{beside}{guessed}"
+    return f"{_memory_bytes(required, settled) / 1e9:.1f} GB of memory{beside}{guessed}"
+
+
+def _memory_bytes(required: Requirements, settled: Settled | str) -> int:
+    return required.memory_bytes if isinstance(settled, str) else settled.memory_bytes
+
+
+def _beyond_machine(site: SiteConfiguration, needed: int) -> list[str]:
+    """Return whether training on the CPU takes more memory than this machine has; of a GPU's own nothing is told."""
+    there = memory_bytes()
+    if site.device != "cpu" or there is None or needed <= there:
+        return []
+    told = f"more memory than the {there / 1e9:.1f} GB of this machine, so training will probably fail"
+    return [f"too much here:      {told}; micro_batch in {FILE} makes it less, or decline"]
 
 
 def _steps(required: Requirements, images: int, words: Words) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from shared.exchange.records.tensors import TensorShape
 from shared.exchange.records.wire import PLAIN, Wire
+from site_client import offer
 from site_client.offer import describe
 from tests.played import RUN, Played
 
@@ -56,6 +57,16 @@ def test_an_offer_tells_what_size_of_images_its_memory_is_for(run: Played) -> No
     (line,) = [line for line in described(run) if line.startswith("takes:")]
     guessed = "if images have 512 × 512 pixels, for the run does not scale them"
     assert line.endswith(f" GB of memory beside the images, {guessed} (at most 16)")
+
+
+@pytest.mark.parametrize(("has_bytes", "is_told"), [(1000, True), (10**12, False), (None, False)])
+def test_an_offer_tells_that_this_machine_is_too_small_for_it(
+    has_bytes: int | None, is_told: bool, run: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offer, "memory_bytes", lambda: has_bytes)
+    run.offer()
+    told = "too much here:      more memory than the 0.0 GB of this machine, so training will probably fail; "
+    assert any(line.startswith(told) for line in described(run)) == is_told
 
 
 def test_an_offer_tells_what_travels_beside_the_model(run: Played) -> None:
