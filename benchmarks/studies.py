@@ -32,6 +32,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -40,6 +41,8 @@ from benchmarks.break_even import break_even_table, draw
 from benchmarks.finished_cells import FinishedCells
 from benchmarks.record import RESULTS, record
 from benchmarks.study_designs import DESIGNS
+from studies.analysis import cost_caption
+from studies.configuration import Energy
 from studies.results import CELLS
 
 BUILD = Path("build/studies")
@@ -74,7 +77,7 @@ def main() -> None:
         tables["break-even"] = break_even_table(tables["comparison"], design.by_images)
         draw(tables["comparison"], design.by_images, RESULTS / f"{name}-by-images.png")
     record(name, shown, {"study": study, "tables": tables, "cells": cells.by_machine()})
-    (RESULTS / f"{name}.md").write_text(_markdown(name, shown, tables))
+    (RESULTS / f"{name}.md").write_text(_markdown(name, shown, study, tables))
     shutil.copyfile(home / "figures" / "arms.png", RESULTS / f"{name}.png")
     cells.remove()  # the tables have what they came to
     print(json.dumps(tables["comparison"], indent=1))
@@ -87,7 +90,7 @@ def _laid_out(which: str, data: Path, source: Path) -> dict[str, str]:
     return dict(DESIGNS[which].lay_out(data, source))
 
 
-def _markdown(name: str, command: str, tables: dict[str, list[list[str]]]) -> str:
+def _markdown(name: str, command: str, study: Mapping[str, object], tables: dict[str, list[list[str]]]) -> str:
     lines = [f"# {name}", "", f"`{command}`; machine, date and commit in `{name}.json`.", ""]
     lines += [f"![Every arm]({name}.png)", ""]
     if "break-even" in tables:
@@ -95,7 +98,10 @@ def _markdown(name: str, command: str, tables: dict[str, list[list[str]]]) -> st
     for table in TABLES:
         if table in tables:
             header, *rows = tables[table]
-            lines += [f"## {table}", "", "| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+            lines += [f"## {table}", ""]
+            if table == "cost":
+                lines += [cost_caption(Energy.model_validate(study.get("energy", {}))), ""]
+            lines += ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
             lines += ["| " + " | ".join(map(_short, row)) + " |" for row in rows]
             lines.append("")
     return "\n".join(lines)

@@ -263,21 +263,27 @@ def fairness(results: pd.DataFrame, score: str, what: str = "images") -> Table:
 
 
 def cost(results: pd.DataFrame, energy: Energy, what: str = "images") -> Table:
-    """Return what an arm costs: the model, a round's bytes, time, and estimated energy by the caption's formula."""
+    """Return what an arm costs: the model, a round's bytes, time, and energy as ``cost_caption`` says."""
     body: list[list[Cell]] = []
     for arm, cells in results.drop_duplicates(["arm", "configuration"]).groupby("arm", sort=False):
         seconds, up, down = map(float, cells[["seconds", "bytes_from_site", "bytes_to_site"]].mean())
         parameters, flops = map(int, cells[["parameters", "flops"]].iloc[0])
         megabytes = (cells["bytes_from_site"] + cells["bytes_to_site"]) * cells["answers"] / 1e6
-        joules = float((cells["seconds"] * energy.watts + megabytes * energy.joules_per_megabyte).mean())
-        body.append([str(arm), parameters, flops / 1e9, up / 1e6, down / 1e6, seconds, joules / 3600])
+        moving = float(megabytes.mean()) * energy.joules_per_megabyte / 3600
+        computing = seconds * energy.watts / 3600
+        body.append([str(arm), parameters, flops / 1e9, up / 1e6, down / 1e6, seconds, computing, moving])
     of_model = ("parameters", f"GFLOPs an {what.removesuffix('s')}")
-    header = ("arm", *of_model, "MB from a site", "MB to a site", "s a run", "Wh a run")
-    caption = (
-        "MB are of one site and training round. Energy is an estimate, not measured: the mean over cells of (seconds · "
-        f"{energy.watts:g} W + MB of all sites and training rounds · {energy.joules_per_megabyte:g} J) / 3600."
+    header = ("arm", *of_model, "MB from a site", "MB to a site", "s a run", "Wh of computing", "Wh of moving")
+    return Table("cost", cost_caption(energy), header, body)
+
+
+def cost_caption(energy: Energy) -> str:
+    """Return what the figures of ``cost`` are, and that those of energy are not measured."""
+    return (
+        "MB are of one site and training round. Energy is an estimate, not measured: the mean over cells of seconds · "
+        f"{energy.watts:g} W for computing, and of MB of all sites and training rounds · "
+        f"{energy.joules_per_megabyte:g} J for moving."
     )
-    return Table("cost", caption, header, body)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Turns(Record):
 class Energy(Record):
     """What an estimate of energy takes for granted; nothing of it is measured."""
 
-    watts: Annotated[float, Field(gt=0, description="of the machine while it trains")] = 100.0
+    watts: Annotated[float, Field(gt=0, description="of one cell while it goes on")] = 100.0
     joules_per_megabyte: Annotated[float, Field(ge=0, description="for a megabyte that is moved")] = 50.0
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from aggregator.report.tables import Spread, Table
+from benchmarks.studies import _markdown
 from shared.errors import ConfigurationError, DataError
 from studies import analysis, voting
 from studies.configuration import POOLED, Energy, StudyConfiguration
@@ -111,8 +112,8 @@ def test_the_estimate_of_energy_is_its_formula() -> None:
     rows = [row("a", "n", site, seed=seed, configuration=str(seed), seconds=seconds, **cost)
             for seed, seconds in enumerate([100.0, 300.0]) for site in ("n", "s")]  # fmt: skip
     table = analysis.cost(as_table(rows), Energy(watts=90.0, joules_per_megabyte=60.0))
-    joules = 200 * 90 + (3 + 2) * 6 * 60
-    assert body(table) == {"a": [7, 4.0, 2.0, 3.0, 200.0, pytest.approx(joules / 3600)]}
+    computing, moving = 200 * 90 / 3600, (3 + 2) * 6 * 60 / 3600
+    assert body(table) == {"a": [7, 4.0, 2.0, 3.0, 200.0, pytest.approx(computing), pytest.approx(moving)]}
     assert "estimate, not measured" in table.caption
 
 
@@ -121,8 +122,16 @@ def test_energy_is_the_mean_of_the_cells_where_one_ends_before_another() -> None
     rows = [row("a", "n", "n", seed=seed, configuration=str(seed), answers=answers, bytes_to_site=down, seconds=seconds)
             for seed, (answers, down, seconds) in enumerate(cells)]  # fmt: skip
     table = analysis.cost(as_table(rows), Energy(watts=90.0, joules_per_megabyte=60.0))
-    joules = [100 * 90 + 2 * 2 * 60, 300 * 90 + 4 * 10 * 60]
-    assert body(table)["a"][-1] == pytest.approx(sum(joules) / 2 / 3600)
+    computing, moving = 200 * 90 / 3600, (2 * 2 + 4 * 10) * 60 / 2 / 3600
+    assert body(table)["a"][-2:] == [pytest.approx(computing), pytest.approx(moving)]
+
+
+@pytest.mark.parametrize(("study", "watts"), [({}, 100), ({"energy": {"watts": 30}}, 30)])
+def test_what_is_recorded_of_a_study_says_that_its_energy_is_not_measured(study: dict[str, object], watts: int) -> None:
+    table = {"cost": [["arm", "Wh of computing", "Wh of moving"], ["mean", "1.5", "0.25"]]}
+    page = _markdown("study-octa", "command", study, table)
+    assert f"Energy is an estimate, not measured: the mean over cells of seconds · {watts} W for computing" in page
+    assert "| mean | 1.500 | 0.250 |" in page
 
 
 # --- tests between arms ----------------------------------------------------------------------------------------
