@@ -51,7 +51,27 @@ OUT_OF_DISTRIBUTION = "out_of_distribution"
 ROUNDS = "rounds"
 """Name of the folder for what a reference leaves."""
 
+ELAPSED = "elapsed"
+"""Name of the file of the seconds that a federated run has taken so far."""
+
 Row = dict[str, Any]
+
+
+class Elapsed:
+    """The seconds that a cell takes, with those of its processes that were killed before this one."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._before = float(file.read_text()) if file.exists() else 0.0
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self._before + time.monotonic() - self._began
+
+    def keep(self) -> None:
+        """Remember them for the process that goes on, if this one is killed."""
+        write_file(self._file, str(self.seconds).encode())
 
 
 def play(home: Path) -> None:
@@ -65,10 +85,10 @@ def play(home: Path) -> None:
     configuration = cell.configuration
     computing, plugins = computing_of(configuration), required_by(configuration.run)
     prepare_compute(computing, threads=1)  # cells go on side by side; and the same figures come out on another day
-    began = time.monotonic()
+    elapsed = Elapsed(home / ELAPSED)
     try:
         with blaming(plugins):
-            outcome = _outcome(configuration, home, computing)
+            outcome = _outcome(configuration, home, computing, elapsed)
             rows = list(_rows(home, configuration, outcome))
     except Exception:
         clear(home)  # what failed is played anew, once its reason is mended
@@ -80,7 +100,7 @@ def play(home: Path) -> None:
             "bytes_to_site": outcome.received_bytes,
             "bytes_from_site": outcome.sent_bytes,
             "answers": sum(len(of_round) for of_round in outcome.weights.values()),
-            "seconds": round(time.monotonic() - began, 1),
+            "seconds": round(elapsed.seconds, 1),
         },
         "weights": outcome.weights,
         "thetas": outcome.thetas,
@@ -99,9 +119,10 @@ def clear(home: Path, kept: Collection[str] = ()) -> None:
     """Remove what a run has left in a cell's folder."""
     for name in {ROUNDS, *PARTS}.difference(kept):
         shutil.rmtree(home / name, ignore_errors=True)
+    (home / ELAPSED).unlink(missing_ok=True)
 
 
-def _outcome(configuration: CellConfiguration, home: Path, computing: Computing) -> Outcome:
+def _outcome(configuration: CellConfiguration, home: Path, computing: Computing, elapsed: Elapsed) -> Outcome:
     """Play a cell's run."""
     data = {site: Path(folder) for site, folder in configuration.data.items()}
     run, weights = with_as_many_images(configuration, data), Path(configuration.weights)
@@ -109,7 +130,7 @@ def _outcome(configuration: CellConfiguration, home: Path, computing: Computing)
         clear(home)
         return run_rounds(in_full(run), data, home / ROUNDS, weights=weights, computing=computing)
     heldout = Path(configuration.heldout) if configuration.heldout else None
-    return run_exchange(run, data, home, heldout=heldout, weights=weights, computing=computing)
+    return run_exchange(run, data, home, heldout=heldout, weights=weights, computing=computing, on_turn=elapsed.keep)
 
 
 def with_as_many_images(configuration: CellConfiguration, data: Mapping[str, Path]) -> RunConfiguration:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -60,6 +60,7 @@ def run_exchange(
     heldout: Path | None = None,
     weights: Path | None = None,
     computing: Computing = EXACT,
+    on_turn: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Play a federated run to its end, or go on with it.
 
@@ -68,6 +69,7 @@ def run_exchange(
         home: a folder for all that the aggregator and the sites keep.
         heldout: labelled images for the tolerance check, where the run has one.
         weights: where published weights lie, if the run begins with some.
+        on_turn: called whenever sites have done something, such as training a round.
 
     Raises:
         ConfigurationError: settings that do not fit together, images that cannot be read, or published weights that are
@@ -97,7 +99,7 @@ def run_exchange(
     if weights is not None and weights.is_dir():
         _lay_out(weights, aggregator_work(home) / PUBLISHED_WEIGHTS)
     try:
-        sites = _federate(home, run, computing)
+        sites = _federate(home, run, computing, on_turn)
     finally:
         logging.shutdown()  # its file is one of those that may be removed now
     return _outcome(home, run, sites, computing)
@@ -117,7 +119,9 @@ def _lay_out(weights: Path, target: Path) -> None:
 # --- playing ------------------------------------------------------------------------------------------------------
 
 
-def _federate(home: Path, run: RunConfiguration, computing: Computing) -> dict[str, SiteDaemon]:
+def _federate(
+    home: Path, run: RunConfiguration, computing: Computing, on_turn: Callable[[], None]
+) -> dict[str, SiteDaemon]:
     """Have the daemons work until every site has the final model."""
     work, stop = aggregator_work(home), threading.Event()
     aggregator = prepare_daemon(work, work / RUN_FILE, stop)
@@ -126,7 +130,7 @@ def _federate(home: Path, run: RunConfiguration, computing: Computing) -> dict[s
     with ThreadPoolExecutor(1, "aggregator", prepare_compute, (computing, 1)) as pool:  # some is each thread's own
         running = pool.submit(aggregator.run)
         try:
-            _take_turns(aggregator, running, sites, run.run)
+            _take_turns(aggregator, running, sites, run.run, on_turn)
         finally:
             stop.set()
     running.result()
@@ -141,7 +145,13 @@ def _site(work: Path) -> SiteDaemon:
     return SiteDaemon(work, configuration, folder, stop=threading.Event(), give_up_after_s=0.0)
 
 
-def _take_turns(aggregator: AggregatorDaemon, running: Future[None], sites: Mapping[str, SiteDaemon], run: str) -> None:
+def _take_turns(
+    aggregator: AggregatorDaemon,
+    running: Future[None],
+    sites: Mapping[str, SiteDaemon],
+    run: str,
+    on_turn: Callable[[], None],
+) -> None:
     """Have each site in turn do what there is to do, until nothing is left after the aggregator's end."""
     goes_on = True
     while goes_on:
@@ -154,7 +164,9 @@ def _take_turns(aggregator: AggregatorDaemon, running: Future[None], sites: Mapp
                 raise ActionRequiredError(f"{name} does not take part: {consent.reason}")
         if trouble := aggregator.trouble:  # of a plug-in, which no waiting cures
             raise PluginError(trouble)
-        if not acted:
+        if acted:
+            on_turn()
+        else:
             wait([running], timeout=PAUSE_S)
         goes_on = not is_last or bool(acted)
     for site in sites.values():

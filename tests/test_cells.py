@@ -25,6 +25,7 @@ from shared.folder.local import LocalFolder
 from shared.folder.lock import LOCK
 from shared.learning.new_runs import as_of_now
 from studies import daemons
+from studies.cell import ELAPSED, Elapsed, play
 from studies.configuration import read_study
 from studies.daemons import FOLDERS, run_exchange
 from studies.matrix import Cell, expand
@@ -157,6 +158,27 @@ def written(root: Path, **changes: object) -> Cell:
     settings = cell.configuration.model_dump(mode="json")
     write_file(root / "cell" / CONFIGURATION, json.dumps(settings).encode())
     return cell
+
+
+def test_a_cell_that_goes_on_tells_the_seconds_until_it_was_cut_off_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path)
+    home, long_before = tmp_path / "cell", 1000.0
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        keep = Elapsed.keep
+
+        def cut_off(elapsed: Elapsed) -> None:
+            keep(elapsed)
+            raise KeyboardInterrupt
+
+        patched.setattr(Elapsed, "keep", cut_off)
+        play(home)
+    assert 0 < float((home / ELAPSED).read_text()) < long_before
+    (home / ELAPSED).write_text(str(long_before))
+    play(home)
+    assert json.loads((home / RESULT).read_bytes())["cost"]["seconds"] > long_before
+    assert not (home / ELAPSED).exists()
 
 
 @pytest.mark.long
