@@ -6,8 +6,6 @@ from itertools import pairwise
 from statistics import median
 
 from aggregator.run_view import RunView
-from shared.exchange.mirror import Mirror
-from shared.exchange.names import MANIFEST, MessageRef
 from shared.exchange.records.values import time_text
 
 
@@ -22,17 +20,13 @@ def end_is_expected(view: RunView, now: float) -> str | None:
     return time_text(max(now, began[-1] + each) + left * each)
 
 
-def answer_is_expected(view: RunView, site: str, ledger: Mirror, now: float) -> str | None:
+def answer_is_expected(view: RunView, site: str, now: float) -> str | None:
     """Return when a site's answer to the open round comes if it takes as long as the median of its past ones; None
     where that is past.
     """
     parts = {each.round: part for each in view.rounds if (part := each.sites.get(site))}
     newest = parts.pop(len(view.rounds), None)
-    took = [
-        max(0.0, ledger.path(MessageRef("update", view.run, number), MANIFEST).stat().st_mtime - asked)
-        for number, part in parts.items()
-        if part.answered and (asked := part.times[0])  # by our clock alone
-    ]
+    took = [part.seconds_to_answer for part in parts.values() if part.seconds_to_answer is not None]
     asked = newest.times[0] if newest else None
     if asked is None or not took or len(view.rounds) > view.configuration.rounds:
         return None

@@ -355,7 +355,7 @@ def _site(opened: OpenedRun, view: RunView, site: str, now: float, *, is_awaited
     return SiteOverview(
         phase=_phase(opened, view, site),
         software=software,
-        expected=answer_is_expected(view, site, ledger, now) if ledger and is_expected and not trouble else None,
+        expected=answer_is_expected(view, site, now) if is_expected and not trouble else None,
         transfer=read_transfer(home / TRANSFER),
         last_verdict=_last_verdict(view, site),
         new_key=_new_key(ledger),

@@ -145,7 +145,8 @@ class Part:
     """One site's part in one round: what it reported, its verdict, and what was exchanged.
 
     ``answered`` is by the site's clock, all else by the aggregator's. ``seconds``: from signing the round to signing
-    its verdict. Bytes are those of the messages, manifests included.
+    its verdict, so alike for all who were asked; ``seconds_to_answer``: until the site's answer was here. Bytes are
+    those of the messages, manifests included.
     """
 
     validation: Row | None = None
@@ -162,6 +163,7 @@ class Part:
     answered: str | None = None
     settled: str | None = None
     seconds: int | None = None
+    seconds_to_answer: int | None = None
 
     def row(self, split: Split) -> Row | None:
         """Return the scores that the site reported on one split; None if it reported none."""
@@ -201,6 +203,11 @@ class Round:
     def began(self) -> float | None:
         """When it was first signed for a site, in seconds since 1970."""
         return min((asked for part in self.sites.values() if (asked := part.times[0])), default=None)
+
+    @property
+    def seconds(self) -> int | None:
+        """How long it was open: until its last verdict."""
+        return max((part.seconds for part in self.sites.values() if part.seconds is not None), default=None)
 
     @property
     def settled(self) -> float | None:
@@ -495,6 +502,9 @@ def _part(
     to_site, from_site, settling = refs
     asked, answered, settled = (message.manifest.created if (message := ledger.message(ref)) else None for ref in refs)
     began, ended = _since_1970(asked), _since_1970(settled)
+    here = ledger.path(from_site, MANIFEST).stat().st_mtime if answered else None
+    if here and ended and int(here) > ended and told.get("status") != "late":
+        here = None  # of a copied directory: its files have times of their own
     return Part(
         *rows,
         **told,
@@ -502,8 +512,14 @@ def _part(
         asked=asked,
         answered=answered,
         settled=settled,
-        seconds=int(ended - began) if began and ended and ended >= began else None,  # a clock may be put back
+        seconds=_between(began, ended),
+        seconds_to_answer=_between(began, here),
     )
+
+
+def _between(began: float | None, ended: float | None) -> int | None:
+    """Return how many seconds passed; None where a time is not known, or a clock was put back."""
+    return int(ended - began) if began and ended and ended >= began else None
 
 
 def _row(rows: Mapping[int, Mapping[str, MetricsRow]], aggregate: int, site: str) -> Row | None:

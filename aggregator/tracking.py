@@ -30,7 +30,8 @@ AFTER_TROUBLE_S = 60.0
 LAST_LOOK_S = 30.0  # that a sink gets at the end, before the process goes without it
 
 MEAN = "mean over sites"  # no site can have this name
-_OF_VERDICT = ("score", "theta", "weight", "epsilon", "seconds")
+ROUND_OPEN = "seconds/round open"  # nor this one
+_OF_VERDICT = ("score", "theta", "weight", "epsilon")
 
 
 class Tracker:
@@ -119,12 +120,14 @@ def settled(of_round: Round) -> Settled:
     aggregate = of_round.received_aggregate
     for site, part in of_round.sites.items():
         numbers += [(f"{name}/{site}", of_round.round, getattr(part, name)) for name in _OF_VERDICT]
+        numbers.append((f"seconds/{site}", of_round.round, part.seconds_to_answer))
         numbers += [(f"bytes_{way}/{site}", of_round.round, getattr(part.bytes, way)) for way in ("down", "up")]
         for split in RECEIVED_SPLITS:
             if row := part.row(split):
                 numbers += [(f"{split}_{name}/{site}", aggregate, value) for name, value in row.scores.items()]
     for split, means in of_round.means.items():
         numbers += [(f"{split}_{name}/{MEAN}", aggregate, mean.alike) for name, mean in means.items()]
+    numbers.append((ROUND_OPEN, of_round.round, of_round.seconds))
     points = [Point(name, step, value) for name, step, value in numbers if value is not None]
     return Settled(of_round.round, points, of_round.settled or 0.0)
 

@@ -67,7 +67,9 @@ def test_a_round_that_is_open(run: Played, store: RunStore) -> None:
     run.offer_and_consent()
     store.ask(1, ("north",), ("north",))
     found = document(run)["rounds"][0]
-    unknown = WITHHELD | dict.fromkeys(("validation", "test", "asked", "answered", "settled", "seconds"))
+    unknown = WITHHELD | dict.fromkeys(
+        ("validation", "test", "asked", "answered", "settled", "seconds", "seconds_to_answer")
+    )
     assert found["sites"] == {"north": unknown | {"bytes": {"down": None, "up": None}}}
     assert found["means"] == {"validation": {}, "test": {}}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.run_view import Mean, RunView, view_run
+from aggregator.site import open_ledger
 from aggregator.store import RunStore
 from shared.exchange import names
 from shared.exchange.names import MessageRef
@@ -54,6 +57,26 @@ def test_what_happened_is_in_the_view(view: RunView) -> None:
     assert view.rounds[1].means["validation"]["dice_mean"] == Mean(sites=1, alike=0.5, by_images=0.5)
     assert (view.sites["north"].agrees, view.sites["south"].agrees) == (True, None)
     assert view.receivers(7) == {} and view.scoring(7) is None
+
+
+def test_how_long_an_answer_took_is_by_the_aggregators_clock_and_not_until_the_round_closed(
+    ended: tuple[Played, Path], tmp_path: Path
+) -> None:
+    work = tmp_path / "aggregator"
+    shutil.copytree(ended[1], work)
+    ledger, store = open_ledger(work / "sites" / "north"), RunStore(work, RUN)
+    assert ledger is not None
+    asked, _, settled = view_run(work, store).rounds[0].sites["north"].times
+    assert asked is not None and settled is not None
+    manifest = ledger.path(MessageRef("update", RUN, 1), names.MANIFEST)
+
+    def told(here: float) -> int | None:
+        os.utime(manifest, (here, here))
+        return view_run(work, store).rounds[0].sites["north"].seconds_to_answer
+
+    assert told(asked) == 0
+    assert told(asked - 5) is None  # the clock was put back
+    assert told(settled + 3600) is None  # what counted was here before that: the directory was copied
 
 
 def test_an_abort_is_among_the_bytes_of_a_run(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_what_is_drawn(rounds: list[Settled]) -> None:
         "theta/north",
         "weight/north",
         "seconds/north",
+        "seconds/round open",
         "bytes_down/north",
         "bytes_up/north",
         "validation_dice_std/north",

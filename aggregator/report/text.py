@@ -82,9 +82,9 @@ def _cost_lines(view: RunView, model: Model | str) -> list[str]:
     for site, total in view.bytes.items():
         trained = [each.sites[site] for each in view.rounds if each.trains and site in each.sites]
         down, up = (_mean(getattr(part.bytes, way) for part in trained) for way in ("down", "up"))
-        seconds = _mean(part.seconds for part in trained)
+        seconds = _mean(part.seconds_to_answer for part in trained)
         rows.append([site, *map(size, (total.down, total.up, down, up)), NONE if seconds is None else f"{seconds:.0f}"])
-    head = ("site", "to it", "from it", "in a training round: to it", "from it", "seconds")
+    head = ("site", "to it", "from it", "in a training round: to it", "from it", "seconds to answer")
     return ["## Cost", "", of_model, "", *table_lines(head, rows)]
 
 
