@@ -54,7 +54,7 @@ class Summary:
     Args:
         outcome: its name alone.
         rounds: how many trained.
-        seconds: from signing a round to its last verdict, all rounds together.
+        seconds: from signing a round to its last verdict, of all closed rounds; None where of one it is not known.
     """
 
     outcome: str | None
@@ -87,7 +87,7 @@ def settings_that_differ(views: Sequence[RunView]) -> dict[str, dict[str, Any]]:
 
 def summary_of(view: RunView) -> Summary:
     """Return what a run came to."""
-    took = [[part.seconds for part in each.sites.values() if part.seconds is not None] for each in view.rounds]
+    took = [each.seconds for each in view.rounds if each.is_closed]
     return Summary(
         outcome=view.outcome.name if view.outcome else None,
         state="aborted" if view.aborted else "ended" if view.is_over else "open",
@@ -98,7 +98,7 @@ def summary_of(view: RunView) -> Summary:
         test=_chosen_scores(view, "test"),
         verdicts=dict(sorted(view.verdicts().items())),
         bytes=Bytes(*(_sum(getattr(each, way) for each in view.bytes.values()) for way in ("down", "up"))),
-        seconds=_sum(max(seconds, default=None) for seconds in took),
+        seconds=None if None in took else _sum(took),
     )
 
 

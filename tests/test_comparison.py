@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.cli import main
-from aggregator.comparison import comparison_text
+from aggregator.comparison import comparison_text, summary_of
 from aggregator.run_view import Mean, Part, Participant, RunView
 from aggregator.store import RunStore
 from shared.exchange import names
@@ -138,6 +138,14 @@ def test_for_people(work: Path) -> None:
         assert line in lines, result.output
     widths = {len(line) for line in result.output.splitlines()[:3]}
     assert len(widths) == 1
+
+
+@pytest.mark.parametrize(("took", "seconds"), [((3600, 60), 3660), ((3600, None), None)])
+def test_the_seconds_in_rounds_are_not_known_where_a_clock_was_put_back(
+    took: tuple[int, int | None], seconds: int | None
+) -> None:
+    rounds = [{"north": Part(status="accepted", seconds=each)} for each in took]
+    assert summary_of(view_of_rounds([*rounds, {"north": Part()}])).seconds == seconds  # the last one is still open
 
 
 def ended(run: str, scores: dict[str, float | None], **settings: object) -> RunView:
