@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from aggregator.store import RunStore
 from shared.audit.difference import flat
 from shared.exchange import names
+from shared.exchange.records.values import decimal_text
 from shared.folder.durable import hash_file, write_file
 
 _METRICS_AT_ONCE, _PARAMETERS_AT_ONCE, _LONGEST_PARAMETER = 1000, 100, 6000  # what MLflow takes
@@ -89,7 +90,9 @@ def _event_file(settled: Settled) -> bytes:
 
 
 class Mlflow:
-    """One MLflow run in the experiment that is named as the federation; it is known by the hash of the ``run.yaml``.
+    """One MLflow run in the experiment that is named as the federation.
+
+    It is known by the hash of the ``run.yaml``, and by when the run was begun: a rehearsal may have had the same file.
 
     Args:
         uri: of a tracking server; who we are there, MLflow's own environment variables say.
@@ -103,9 +106,11 @@ class Mlflow:
         self._client = MlflowClient(tracking_uri=uri)
         experiment = self._client.get_experiment_by_name(federation)
         number = experiment.experiment_id if experiment else self._client.create_experiment(federation)
-        tag, sha256 = "dropfed.run_yaml", hash_file(store.home / names.RUN_CONFIGURATION)[1]
-        found = self._client.search_runs([number], filter_string=f"tags.`{tag}` = '{sha256}'", max_results=1)
-        run = found[0] if found else self._client.create_run(number, run_name=store.run, tags={tag: sha256})
+        sha256, begun = hash_file(store.home / names.RUN_CONFIGURATION)[1], decimal_text(store.begun_at)
+        tags = {"dropfed.run_yaml": sha256, "dropfed.begun": begun}
+        ours = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
+        found = self._client.search_runs([number], filter_string=ours, max_results=1)
+        run = found[0] if found else self._client.create_run(number, run_name=store.run, tags=tags)
         self._id: str = run.info.run_id
         settings = flat("", store.configuration().model_dump(mode="json"))
         parameters = [Param(key, str(value)[:_LONGEST_PARAMETER]) for key, value in settings]

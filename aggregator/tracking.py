@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from aggregator.configuration import Tracking
@@ -132,11 +133,16 @@ def settled(of_round: Round) -> Settled:
     return Settled(of_round.round, points, of_round.settled or 0.0)
 
 
+def folder_name(store: RunStore) -> str:
+    """Return a run's name with when it was begun (UTC): a rehearsal before it may have had the same name."""
+    return f"{store.run}-{datetime.fromtimestamp(store.begun_at, UTC):%Y%m%dT%H%M%SZ}"
+
+
 def tracker(work: Path, store: RunStore, wanted: Tracking, federation: str) -> Tracker | None:
     """Return what tracks a run where the PI wants it, or None."""
     sinks: dict[str, Callable[[], Sink]] = {}
     if (folder := wanted.tensorboard) is not None:
-        sinks["TensorBoard"] = lambda: TensorBoard(work / folder / store.run)
+        sinks["TensorBoard"] = lambda: TensorBoard(work / folder / folder_name(store))
     if (address := wanted.mlflow) is not None:
         sinks["MLflow"] = lambda: Mlflow(address, federation, store)
     return Tracker(work, store, sinks) if sinks else None

@@ -90,7 +90,7 @@ def test_tensorboard_reads_every_point_once(
     ended: tuple[Path, RunStore], rounds: list[Settled], tmp_path: Path
 ) -> None:
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
-    folder = tmp_path / RUN
+    folder = tmp_path / tracking.folder_name(ended[1])
     feed(ended, tensorboard=str(tmp_path))
     assert drawn_by_tensorboard(folder) == expected(rounds)
     files = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
@@ -113,10 +113,10 @@ def test_only_settled_rounds_are_drawn(ended: tuple[Path, RunStore], rounds: lis
     store = RunStore(work, RUN)
     (store.home / "final" / "card.json").rename(tmp_path / "card.json")
     feed((work, store), tensorboard="curves")
-    assert drawn_by_tensorboard(work / "curves" / RUN) == expected(rounds[:1])
+    assert drawn_by_tensorboard(work / "curves" / tracking.folder_name(RunStore(work, RUN))) == expected(rounds[:1])
     (tmp_path / "card.json").rename(store.home / "final" / "card.json")
     feed((work, store), tensorboard="curves")
-    assert drawn_by_tensorboard(work / "curves" / RUN) == expected(rounds)
+    assert drawn_by_tensorboard(work / "curves" / tracking.folder_name(RunStore(work, RUN))) == expected(rounds)
 
 
 def test_a_launch_after_the_end_draws_what_is_missing(
@@ -132,7 +132,27 @@ def test_a_launch_after_the_end_draws_what_is_missing(
     (home / PUBLISHED).write_bytes(canonical(ledger.own_head.model_dump()))  # its hospital has been told
     launched = CliRunner().invoke(main, ["launch", str(work / "runs" / RUN / "run.yaml"), "--work", str(work)])
     assert f"{RUN} has ended already: " in launched.output
-    assert drawn_by_tensorboard(work / "curves" / RUN) == expected(rounds)
+    assert drawn_by_tensorboard(work / "curves" / tracking.folder_name(RunStore(work, RUN))) == expected(rounds)
+
+
+@pytest.fixture
+def again(ended: tuple[Path, RunStore], tmp_path: Path) -> tuple[Path, RunStore]:
+    """The run once more, by the same ``run.yaml``, begun a day after its rehearsal."""
+    work = tmp_path / "again"
+    shutil.copytree(ended[0], work)
+    store = RunStore(work, RUN)
+    (store.home / "begun").write_text(str(store.begun_at + 86400))
+    return work, store
+
+
+def test_tensorboard_draws_a_run_after_its_rehearsal(
+    ended: tuple[Path, RunStore], again: tuple[Path, RunStore], rounds: list[Settled], tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    for launched in (ended, again):
+        feed(launched, tensorboard=str(tmp_path / "curves"))
+        assert drawn_by_tensorboard(tmp_path / "curves" / tracking.folder_name(launched[1])) == expected(rounds)
+    assert len([*(tmp_path / "curves").iterdir()]) == 2
 
 
 # --- MLflow ----------------------------------------------------------------------------------------------------
@@ -176,6 +196,18 @@ def test_mlflow_reads_every_point_once(
     assert (run.data.params["method"], run.data.params["task_options.image_size"]) == ("mean", "32")
     feed(ended, mlflow=uri)
     assert in_mlflow(client)[1] == points
+
+
+def test_mlflow_draws_a_run_after_its_rehearsal(
+    ended: tuple[Path, RunStore], again: tuple[Path, RunStore], tmp_path: Path, mlflow: Any
+) -> None:
+    uri = (tmp_path / "mlruns").as_uri()
+    for launched in (ended, again, again):
+        feed(launched, mlflow=uri)
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    found = client.search_runs([client.get_experiment_by_name("retina").experiment_id])
+    assert [run.info.run_name for run in found] == [RUN, RUN]
+    assert {float(run.data.tags["dropfed.begun"]) for run in found} == {ended[1].begun_at, again[1].begun_at}
 
 
 # --- trouble ---------------------------------------------------------------------------------------------------
