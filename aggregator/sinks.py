@@ -44,11 +44,12 @@ class Sink(Protocol):
     def write(self, rounds: Sequence[Settled]) -> None:
         """Write what is missing here of these rounds: all that are settled, in order."""
 
-    def end(self, chosen_round: int | None) -> None:
+    def end(self, chosen_round: int | None, at: float | None) -> None:
         """Record that the run has ended; a second call changes nothing.
 
         Args:
             chosen_round: whose aggregate was chosen; None if the run never started.
+            at: when its last round was settled, in seconds since 1970; None if it had none.
         """
 
 
@@ -71,7 +72,7 @@ class TensorBoard:
                 write_file(begun, _event_file(settled))
                 begun.replace(path)
 
-    def end(self, chosen_round: int | None) -> None:
+    def end(self, chosen_round: int | None, at: float | None) -> None:
         """Do nothing: event files know no end."""
 
 
@@ -110,8 +111,10 @@ class Mlflow:
         tags = {"dropfed.run_yaml": sha256, "dropfed.begun": begun}
         ours = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
         found = self._client.search_runs([number], filter_string=ours, max_results=1)
-        run = found[0] if found else self._client.create_run(number, run_name=store.run, tags=tags)
+        start = int(store.begun_at * 1000)
+        run = found[0] if found else self._client.create_run(number, start, run_name=store.run, tags=tags)
         self._id: str = run.info.run_id
+        self._has_ended = run.info.end_time is not None
         settings = flat("", store.configuration().model_dump(mode="json"))
         parameters = [Param(key, str(value)[:_LONGEST_PARAMETER]) for key, value in settings]
         for start in range(0, len(parameters), _PARAMETERS_AT_ONCE):
@@ -136,11 +139,15 @@ class Mlflow:
             self._client.log_metric(self._id, _DONE, settled.round_no, timestamp=at, step=settled.round_no)
             self._done.add(settled.round_no)
 
-    def end(self, chosen_round: int | None) -> None:
-        """Record which aggregate was chosen, and that the run is over."""
+    def end(self, chosen_round: int | None, at: float | None) -> None:
+        """Record which aggregate was chosen, and that the run is over, unless that is there."""
+        if self._has_ended:
+            return
         if chosen_round is not None:
             self._client.set_tag(self._id, "dropfed.chosen_round", str(chosen_round))
-        self._client.set_terminated(self._id, "FAILED" if chosen_round is None else "FINISHED")
+        status = "FAILED" if chosen_round is None else "FINISHED"
+        self._client.set_terminated(self._id, status, None if at is None else int(at * 1000))
+        self._has_ended = True
 
     def _there(self) -> dict[str, set[int]]:
         return {name: self._steps(name) for name in self._client.get_run(self._id).data.metrics}

@@ -98,7 +98,7 @@ class _Feed:
             self._sink = self._sink or self._opened()
             self._sink.write(rounds)
             if is_over:
-                self._sink.end(chosen)
+                self._sink.end(chosen, rounds[-1].at if rounds else None)
         except ModuleNotFoundError as error:
             install = f"run {installing(self._extra)}, and launch once more"
             self._trouble.begins(TransientError(f"{error.name} is not installed: {install}"))

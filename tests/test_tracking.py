@@ -194,8 +194,12 @@ def test_mlflow_reads_every_point_once(
     assert points == expected(rounds)
     assert (run.info.run_name, run.info.status, run.data.tags["dropfed.chosen_round"]) == (RUN, "FINISHED", "1")
     assert (run.data.params["method"], run.data.params["task_options.image_size"]) == ("mean", "32")
+    assert run.info.start_time == int(ended[1].begun_at * 1000)
+    assert run.info.end_time == int(rounds[-1].at * 1000)
+    client.set_terminated(run.info.run_id, "FINISHED", 7)
     feed(ended, mlflow=uri)
-    assert in_mlflow(client)[1] == points
+    again, there = in_mlflow(client)
+    assert (there, again.info.end_time) == (points, 7)  # what is there stays
 
 
 def test_mlflow_draws_a_run_after_its_rehearsal(
@@ -223,20 +227,20 @@ class Broken:
         self.times += 1
         raise RuntimeError(f"is broken\nfor the {self.times}th time")
 
-    def end(self, chosen_round: int | None) -> None:
+    def end(self, chosen_round: int | None, at: float | None) -> None:
         raise AssertionError("nothing was written")
 
 
 class Whole:
     def __init__(self) -> None:
         self.rounds: Sequence[Settled] = ()
-        self.ended: list[int | None] = []
+        self.ended: list[tuple[int | None, float | None]] = []
 
     def write(self, rounds: Sequence[Settled]) -> None:
         self.rounds = rounds
 
-    def end(self, chosen_round: int | None) -> None:
-        self.ended.append(chosen_round)
+    def end(self, chosen_round: int | None, at: float | None) -> None:
+        self.ended.append((chosen_round, at))
 
 
 def test_a_failing_sink_is_warned_of_once_and_harms_nobody(
@@ -255,7 +259,7 @@ def test_a_failing_sink_is_warned_of_once_and_harms_nobody(
         "tracking by Broken: RuntimeError: is broken for the 1th time. Trying again until it works."
     ]
     assert list(whole.rounds) == rounds
-    assert set(whole.ended) == {1}
+    assert set(whole.ended) == {(1, rounds[-1].at)}
 
 
 def test_a_missing_extra_is_said_once(
