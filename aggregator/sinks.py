@@ -18,6 +18,13 @@ from shared.exchange.records.values import decimal_text
 from shared.folder.durable import hash_file, write_file
 
 _METRICS_AT_ONCE, _PARAMETERS_AT_ONCE, _LONGEST_PARAMETER = 1000, 100, 6000  # what MLflow takes
+_UNLESS_SET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # it would tell its makers of each use
+    # By its own 120 s and 7 retries, nobody hears for 20 minutes that a server hangs; we try again anyway.
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+}
+"""MLflow's environment variables."""
 _DONE = "round"
 """The curve in MLflow that a round is on once all the others have it."""
 
@@ -100,7 +107,8 @@ class Mlflow:
     """
 
     def __init__(self, uri: str, federation: str, store: RunStore) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers of each use
+        for name, value in _UNLESS_SET.items():
+            os.environ.setdefault(name, value)
         from mlflow import MlflowClient  # noqa: PLC0415  (an extra)
         from mlflow.entities import Param  # noqa: PLC0415
 

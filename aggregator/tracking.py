@@ -1,7 +1,7 @@
 """The curves of a run in TensorBoard or MLflow, if the PI wants them there; nothing of a run depends on it.
 
 What is settled is read from the run's files, and what a sink has already from the sink itself. So no point is written
-twice, whenever this ends, and a sink that was away gets what it missed. A thread of its own does it: one that is slow,
+twice, whenever this ends, and a sink that was away gets what it missed. Each has a thread of its own: one that is slow,
 down or not installed is warned of once, and holds nothing up.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,72 +43,67 @@ class Tracker:
     """
 
     def __init__(self, work: Path, store: RunStore, sinks: Mapping[str, Callable[[], Sink]]) -> None:
-        self._work = work
-        self._store = store
         self._stop = threading.Event()
-        self._trouble = Trouble(logger, "tracking", "goes on.")
-        self._feeds = [_Feed(name, opened) for name, opened in sinks.items()]
-        self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
+        self._feeds = [_Feed(name, opened, work, store, self._stop) for name, opened in sinks.items()]
 
     def __enter__(self) -> None:
-        self._thread.start()
+        for feed in self._feeds:
+            feed.start()
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(LAST_LOOK_S)
-        if self._thread.is_alive():
-            logger.warning("tracking is not done yet: `launch` once more writes what is missing")
+        deadline = time.monotonic() + LAST_LOOK_S
+        for feed in self._feeds:
+            feed.join(max(0.0, deadline - time.monotonic()))
+            if feed.is_alive():
+                logger.warning("%s is not done yet: `launch` once more writes what is missing", feed.name)
 
-    def _run(self) -> None:
+
+class _Feed(threading.Thread):
+    """One sink, opened when there is something for it, and again after trouble."""
+
+    def __init__(
+        self, name: str, opened: Callable[[], Sink], work: Path, store: RunStore, stop: threading.Event
+    ) -> None:
+        super().__init__(name=f"tracking by {name}", daemon=True)
+        self._extra = name.lower()
+        self._opened = opened
+        self._work = work
+        self._store = store
+        self._stopped = stop
+        self._sink: Sink | None = None
+        self._trouble = Trouble(logger, self.name, "goes on, and nothing is missing.")
+
+    def run(self) -> None:
         fed, due, is_last = None, 0.0, False
         while not is_last:
-            is_last = self._stop.wait(LOOK_EVERY_S)
+            is_last = self._stopped.wait(LOOK_EVERY_S)
             try:
                 is_over, opened = self._store.is_over, self._store.round_no
                 now = (opened if is_over else opened - 1, is_over)  # the newest round whose verdicts were all told
-                if now != fed and (is_last or time.monotonic() >= due):
-                    due = time.monotonic() + AFTER_TROUBLE_S
-                    if self._feed(*now):
-                        fed, due = now, 0.0
-            except Exception as error:  # whatever is wrong here, the run itself must not end by it
-                due = time.monotonic() + AFTER_TROUBLE_S
+                if now == fed or (time.monotonic() < due and not is_last):
+                    continue
+                self._feed(*now)
+            except ModuleNotFoundError as error:
+                install = f"run {installing(self._extra)}, and launch once more"
+                self._trouble.begins(TransientError(f"{error.name} is not installed: {install}"))
+            except Exception as error:  # other people's software, which must not end a run, whatever it does
+                self._sink = None
                 self._trouble.begins(_trouble(error))
+            else:
+                self._trouble.ends()
+                fed = now
+                continue
+            due = time.monotonic() + AFTER_TROUBLE_S
 
-    def _feed(self, newest: int, is_over: bool) -> bool:
-        """Give every sink what is settled; return whether all took it."""
+    def _feed(self, newest: int, is_over: bool) -> None:
+        """Give the sink what is settled, and the end."""
         view = view_run(self._work, self._store)
         rounds = [settled(each) for each in view.rounds if each.round <= newest]
-        chosen = view.card.chosen_round if view.card else None
-        took = [feed.take(rounds, is_over=is_over, chosen=chosen) for feed in self._feeds]
-        return all(took)
-
-
-class _Feed:
-    """One sink, opened when there is something for it, and again after trouble."""
-
-    def __init__(self, name: str, opened: Callable[[], Sink]) -> None:
-        self._extra = name.lower()
-        self._opened = opened
-        self._sink: Sink | None = None
-        self._trouble = Trouble(logger, f"tracking by {name}", "goes on, and nothing is missing.")
-
-    def take(self, rounds: Sequence[Settled], *, is_over: bool, chosen: int | None) -> bool:
-        """Write these rounds to the sink; return whether it took all of them."""
-        try:
-            self._sink = self._sink or self._opened()
-            self._sink.write(rounds)
-            if is_over:
-                self._sink.end(chosen, rounds[-1].at if rounds else None)
-        except ModuleNotFoundError as error:
-            install = f"run {installing(self._extra)}, and launch once more"
-            self._trouble.begins(TransientError(f"{error.name} is not installed: {install}"))
-        except Exception as error:  # other people's software, which must not end a run, whatever it does
-            self._sink = None
-            self._trouble.begins(_trouble(error))
-        else:
-            self._trouble.ends()
-            return True
-        return False
+        self._sink = self._sink or self._opened()
+        self._sink.write(rounds)
+        if is_over:
+            self._sink.end(view.card.chosen_round if view.card else None, rounds[-1].at if rounds else None)
 
 
 def _trouble(error: Exception) -> TransientError:

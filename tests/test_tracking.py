@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -260,6 +261,29 @@ def test_a_failing_sink_is_warned_of_once_and_harms_nobody(
     ]
     assert list(whole.rounds) == rounds
     assert set(whole.ended) == {(1, rounds[-1].at)}
+
+
+def test_a_sink_that_hangs_holds_no_other_up_and_is_told_of_at_the_end(
+    ended: tuple[Path, RunStore],
+    rounds: list[Settled],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(tracking, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(tracking, "LAST_LOOK_S", 0.01)
+    whole, goes_on = Whole(), threading.Event()
+
+    def hangs() -> Whole:
+        goes_on.wait()
+        return Whole()
+
+    with Tracker(*ended, {"Hanging": hangs, "Whole": lambda: whole}):
+        while not whole.ended:
+            time.sleep(0.001)
+    goes_on.set()
+    assert list(whole.rounds) == rounds
+    told = [record.getMessage() for record in caplog.records]
+    assert "tracking by Hanging is not done yet: `launch` once more writes what is missing" in told
 
 
 def test_a_missing_extra_is_said_once(
