@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from aggregator.configuration import Tracking
@@ -19,7 +18,7 @@ from aggregator.run_view import Round, view_run
 from aggregator.sinks import Mlflow, Point, Settled, Sink, TensorBoard
 from aggregator.store import RunStore
 from shared.errors import TransientError
-from shared.exchange.records.values import sentence
+from shared.exchange.records.values import sentence, time_text
 from shared.exchange.tables import RECEIVED_SPLITS
 from shared.software import installing
 from shared.trouble import Trouble
@@ -130,7 +129,7 @@ def settled(of_round: Round) -> Settled:
 
 def folder_name(store: RunStore) -> str:
     """Return a run's name with when it was begun (UTC): a rehearsal before it may have had the same name."""
-    return f"{store.run}-{datetime.fromtimestamp(store.begun_at, UTC):%Y%m%dT%H%M%SZ}"
+    return f"{store.run}-{time_text(store.begun_at).replace('-', '').replace(':', '')}"
 
 
 def tracker(work: Path, store: RunStore, wanted: Tracking, federation: str) -> Tracker | None:

@@ -110,7 +110,7 @@ def test_the_daemons_tell_what_was_spent_and_nothing_of_the_training_images(tmp_
             assert (federation.site(site) / "final" / RUN / "card.yaml").exists()
             for path in folder.rglob("*"):
                 assert "noise" not in path.name
-        drawn = [path.name for path in (federation.aggregator / "curves" / RUN).glob("*")]
+        drawn = [path.name for path in (federation.aggregator / "curves").glob(f"{RUN}-*/*")]
         assert len(drawn) == (3 if find_spec("tensorboard") else 0)
         output = tmp_path / "exported"
         result = CliRunner().invoke(
