@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,10 +35,12 @@ from shared.check import Finding
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, PluginError, told_of
 from shared.escaping import quoted
 from shared.exchange import names
+from shared.exchange.encoding import weights_bytes
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
+from shared.exchange.names import Kind
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, Cosine, Plugin, RunConfiguration
-from shared.exchange.records.tensors import Sharing, TensorShape
+from shared.exchange.records.tensors import Sharing
 from shared.exchange.records.values import Digest, Record
 from shared.exchange.signing import KEY_FILE, SigningKey
 from shared.folder.lock import require_work
@@ -571,21 +572,17 @@ def _about_tolerance(learning: Learning, score: float | None) -> Finding:
 
 def _about_weights(run: RunConfiguration, division: Sharing) -> Finding:
     """Return how many bytes of weights go to a site and come back: in a training round, and in the whole run."""
-
-    def size(*parts: Mapping[str, TensorShape], width: int = 4) -> int:
-        return width * sum(prod(listed.shape) for part in parts for listed in part.values())
-
-    model = size(division.tensors, width=4 if run.wire.numbers == "float32" else 2)
-    down, up, final = (model + size(*division.groups(kind).values()) for kind in ("round", "update", "final"))
-    offer = size(division.offered.tensors)
+    kinds: tuple[Kind, ...] = ("offer", "round", "update", "final")
+    offer, down, up, final = (weights_bytes(division, kind, run.wire) for kind in kinds)
     # Every training round and the closing one send the model, and so does the end.
-    whole = offer + (run.rounds + 1) * down + final
+    to_site = offer + (run.rounds + 1) * down + final
+    from_site = run.rounds * up + weights_bytes(division, "update", run.wire, trains=False)
     once = f" ({size_text(offer)} of it once, with the offer)" if offer else ""
     form = f" as {run.wire.numbers}" + (", before compression" if run.wire.compression != "none" else "")
     return Finding(
         "note",
         f"weights: each round sends {size_text(down)} to a site and {size_text(up)} back{form}, the whole run "
-        f"up to {size_text(whole)} to each site{once} and {size_text(run.rounds * up)} back; {_kept(run)}",
+        f"up to {size_text(to_site)} to each site{once} and {size_text(from_site)} back; {_kept(run)}",
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from math import inf, prod
+from math import inf
 from pathlib import Path
 
 from shared import check
 from shared.check import Finding, LookAtImages, with_problems
 from shared.durations import duration_text
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError
+from shared.exchange.encoding import weights_bytes
 from shared.exchange.handovers import followed
 from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, MIRROR, SITE_CARD
 from shared.exchange.records.messages import Federation
@@ -182,11 +183,11 @@ def _speed(
         yield Finding("warning", "round trip: left out, for the folder has no room for 16 MB")
         return
     speed = folder.speed(check.free_scratch(folder))
-    what, size = "a model of 100 MB", 100_000_000
+    what, size_up, size_down = "a model of 100 MB", 100_000_000, 100_000_000
     if offered is not None:
         run, sharing = offered
-        what, size = f"the model of run {run.run}", sum(4 * prod(each.shape) for each in sharing.tensors.values())
-        what += f" ({size_text(size)})"
+        size_up, size_down = (weights_bytes(sharing, kind, run.wire) for kind in ("update", "round"))
+        what = f"a round of run {run.run} ({size_text(size_up)} up, {size_text(size_down)} down)"
     limits = configuration.limits
     up = min(speed.up, (limits.upload_megabits or inf) * 1e6 / 8)
     down = min(speed.down, (limits.download_megabits or inf) * 1e6 / 8)
@@ -194,8 +195,8 @@ def _speed(
     yield Finding(
         "ok",
         f"round trip: 16 MB came back as they were sent, up at {size_text(speed.up)}/s and down at "
-        f"{size_text(speed.down)}/s; {what} takes{held} about {duration_text(max(1, size / up))} up and "
-        f"{duration_text(max(1, size / down))} down",
+        f"{size_text(speed.down)}/s; {what} takes{held} about {duration_text(max(1, size_up / up))} up and "
+        f"{duration_text(max(1, size_down / down))} down",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Literal
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, RejectedError
 from shared.escaping import escape, quoted
 from shared.exchange import names
+from shared.exchange.encoding import tensor_bytes
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef, is_name
 from shared.exchange.order import Ending, consent_of, ending_of
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import Range, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorShape
-from shared.exchange.records.wire import PLAIN
+from shared.exchange.records.wire import PLAIN, Wire
 from shared.learning.data.splits import SPLITS
 from shared.learning.methods import method_names, open_terms
 from shared.learning.models.options import published_weights
@@ -186,7 +187,7 @@ def describe(work: Path, run: str) -> str:
         ("comes each round:", sharing.groups("round")),
         ("comes at the end:", sharing.groups("final")),
     ):
-        lines += [f"{way:<19} {names.state_file(group)}, {_size(listed.values())}" for group, listed in groups.items()]
+        lines += [f"{way:<19} {names.state_file(group)}, {_size(listed)}" for group, listed in groups.items()]
     if (privacy := configuration.privacy) is not None:
         promise = (
             f"ε at most {privacy.target_epsilon:g}"
@@ -211,7 +212,7 @@ def describe(work: Path, run: str) -> str:
     lines += _required(work, configuration, sharing, required, is_open=standing(work, run) == "offered")
     lines += _origins(work, configuration)
     if offered := sharing.offered.tensors:
-        lines.append(f"comes once, stays:  {names.START}, {_size(offered.values())}")
+        lines.append(f"comes once, stays:  {names.START}, {_size(offered)}")
     if sharing.personal:
         lines.append(f"never leaves:       {pluralize(len(sharing.personal), 'tensor')}: {', '.join(sharing.personal)}")
     lines.append("never leaves:       images, labels, names, paths, or which image a number is of")
@@ -221,7 +222,7 @@ def describe(work: Path, run: str) -> str:
 
 def _crosses(run: RunConfiguration, sharing: Sharing, tables: list[str]) -> list[str]:
     """Return what leaves in each round and what comes, of model and tables."""
-    model, tells = _size(sharing.tensors.values()), ", ".join(tables)
+    model, tells = _size(sharing.tensors, run.wire), ", ".join(tables)
     if not run.rounds:
         return [
             f"leaves once:        {tells}; no model, for nothing is trained: one is scored on this site's images",
@@ -424,6 +425,8 @@ def _micro_batches(site: SiteConfiguration, run: RunConfiguration, required: Req
     return [f"{told}; its steps are the same but for rounding and dropout, and {names.METRICS} tells their size"]
 
 
-def _size(shapes: Iterable[TensorShape]) -> str:
-    counts = [prod(shape.shape) for shape in shapes]
-    return f"{pluralize(len(counts), 'tensor')}, {pluralize(sum(counts), 'number')}, {sum(counts) * 4 / 1e3:,.0f} kB"
+def _size(tensors: Mapping[str, TensorShape], wire: Wire = PLAIN) -> str:
+    numbers = sum(prod(shape.shape) for shape in tensors.values())
+    weight = f"{tensor_bytes(tensors, wire) / 1e3:,.0f} kB"
+    compressed = " before compression" if wire.compression != "none" else ""
+    return f"{pluralize(len(tensors), 'tensor')}, {pluralize(numbers, 'number')}, {weight}{compressed}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shared.exchange.records.tensors import TensorShape
+from shared.exchange import names
+from shared.exchange.reading import dump_yaml
+from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.wire import PLAIN, Wire
 from site_client import offer
 from site_client.offer import describe
@@ -50,6 +52,15 @@ def test_an_offer_tells_which_counts_and_errors_leave(support: bool, run: Played
     shown = described(run)
     assert "leaves with a yes:  consent.json, with how many images each set has" in shown
     assert any(line.startswith("beside the scores:  in metrics.csv how many images") for line in shown) == support
+
+
+def test_an_offer_tells_what_a_form_of_fewer_bits_weighs(run: Played) -> None:
+    shared = {"a": TensorShape(dtype="F32", shape=[1000, 3])}
+    files = run.to_offer(wire=Wire(numbers="float16", compression="zstd"))
+    sharing = Sharing(tensors=shared, start={}, personal=[], to_site={"control": shared})
+    run.send("offer", 0, files | {names.TENSORS: dump_yaml(sharing)}, None)
+    assert described(run)[1].startswith("leaves each round:  model.safetensors, 1 tensor, 3,000 numbers, 6 kB before ")
+    assert "comes each round:   state-control.safetensors, 1 tensor, 3,000 numbers, 12 kB" in described(run)
 
 
 def test_an_offer_tells_what_size_of_images_its_memory_is_for(run: Played) -> None:

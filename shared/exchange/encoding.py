@@ -19,7 +19,7 @@ The file remains a safetensors file with the run's names. It holds, for each ten
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from shared.doors import Refusal, zstd_frame
 from shared.doors.tensor_file import MAX_HEADER_BYTES, Shape, count_of
 from shared.errors import RejectedError
-from shared.exchange.names import GLOBAL_MODEL, SITE_MODEL, Kind
-from shared.exchange.records.tensors import Sharing, TensorList
+from shared.exchange.names import FINAL_MODEL, GLOBAL_MODEL, SITE_MODEL, Kind
+from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.exchange.records.wire import PLAIN, FileEntry, Numbers, Wire
 from shared.exchange.weights import (
     Array,
@@ -45,6 +45,7 @@ from shared.exchange.weights import (
 Bits = NDArray[Any]
 """Bit patterns as uint32 or uint16, one after another."""
 
+_MODELS: Mapping[Kind, str] = {"round": GLOBAL_MODEL, "update": SITE_MODEL, "final": FINAL_MODEL}
 _DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _ENDS = {"float32": "", "bfloat16": "", "float16": ", or is above 65504, where float16 ends: bfloat16 goes further"}
 
@@ -136,9 +137,27 @@ def max_file_bytes(tensors: TensorList, wire: Wire = PLAIN) -> int:
 
 def max_weights_bytes(sharing: Sharing, kind: Kind, wire: Wire) -> int:
     """Return the most bytes that all tensor files of one message of a run can have together."""
-    model = GLOBAL_MODEL if kind == "round" else SITE_MODEL
     groups = (max_file_bytes(TensorList(tensors=group)) for group in sharing.groups(kind).values())
-    return max_file_bytes(sharing.shared, wire.of(kind, model)) + sum(groups)
+    return max_file_bytes(sharing.shared, wire.of(kind, _MODELS.get(kind, SITE_MODEL))) + sum(groups)
+
+
+def weights_bytes(sharing: Sharing, kind: Kind, wire: Wire, *, trains: bool = True) -> int:
+    """Return what the numbers weigh in all tensor files of one message of a run, before compression.
+
+    Args:
+        trains: whether it is of a round that trains, or of the closing one, whose answers have no model.
+    """
+    beside = sum(tensor_bytes(group) for group in sharing.groups(kind, trains=trains).values())
+    if kind == "offer":
+        return tensor_bytes(sharing.offered.tensors)
+    if kind not in _MODELS or (kind == "update" and not trains):
+        return beside
+    return tensor_bytes(sharing.tensors, wire.of(kind, _MODELS[kind])) + beside
+
+
+def tensor_bytes(tensors: Mapping[str, TensorShape], wire: Wire = PLAIN) -> int:
+    """Return what the numbers of one tensor file weigh, before compression."""
+    return _width(wire) * sum(count_of(each.shape) for each in tensors.values())
 
 
 # --- what a file holds -------------------------------------------------------------------------------------

@@ -22,8 +22,9 @@ from safetensors.torch import load_file as load_torch
 from shared.doors import Refusal
 from shared.doors.zstd_frame import compress, expand
 from shared.errors import RejectedError
-from shared.exchange.encoding import check_encoded, decode, encode, max_file_bytes, rounded
-from shared.exchange.records.tensors import TensorList, TensorShape
+from shared.exchange.encoding import check_encoded, decode, encode, max_file_bytes, rounded, weights_bytes
+from shared.exchange.names import Kind
+from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.exchange.records.wire import PLAIN, Wire
 from shared.exchange.weights import check_tensors, write_tensors
 from shared.folder.durable import hash_file
@@ -449,3 +450,26 @@ def test_a_frame_is_one_frame_to_its_last_byte(data: bytes, extra: bytes, cut: i
     if other != frame:
         with pytest.raises(Refusal):
             list(expand(io.BytesIO(other), len(other), len(data)))
+
+
+def test_what_a_message_weighs_is_the_models_form_and_all_else_as_float32() -> None:
+    def shapes(*names: str) -> dict[str, TensorShape]:
+        return {name: TensorShape(dtype="F32", shape=[10]) for name in names}
+
+    sharing = Sharing(
+        tensors=shapes("a", "b"),
+        start=shapes("first", "own"),
+        frozen=["own"],
+        from_file=["own"],
+        personal=[],
+        to_site={"control": shapes("a")},
+        measured={"levels": shapes("c")},
+        trained={"control": shapes("a", "b")},
+        with_final={"last": shapes("d")},
+    )
+    kinds: tuple[Kind, ...] = ("offer", "round", "update", "final", "verdict")
+    for wire, width in ((PLAIN, 4), (Wire(numbers="float16"), 2)):
+        model = 20 * width
+        weights = {kind: weights_bytes(sharing, kind, wire) for kind in kinds}
+        assert weights == {"offer": 40, "round": model + 40, "update": model + 120, "final": 80 + 40, "verdict": 0}
+        assert weights_bytes(sharing, "update", wire, trains=False) == 40
