@@ -12,7 +12,7 @@ from shared import check
 from shared.check import Finding, LookAtImages, with_problems
 from shared.durations import duration_text
 from shared.errors import ActionRequiredError, NotFoundError, RejectedError
-from shared.exchange.encoding import weights_bytes
+from shared.exchange.encoding import most_bytes, weights_bytes
 from shared.exchange.handovers import followed
 from shared.exchange.names import AGGREGATOR, FEDERATION, MAX_RECORD_BYTES, MIRROR, SITE_CARD
 from shared.exchange.records.messages import Federation
@@ -43,7 +43,7 @@ from site_client.configuration import (
     other_site,
 )
 from site_client.machine import look_at_computing, look_at_daemon, look_at_room
-from site_client.offer import newest_offer, why_over
+from site_client.offer import newest_offer, standing, why_over
 from site_client.programs import look_at_programs
 from site_client.rotation import read_ledger, shown_key, shown_key_by
 from site_client.store import SCRATCH, WEIGHTS
@@ -67,7 +67,7 @@ def examine(work: Path, configuration: SiteConfiguration, *, quick: bool = False
         yield Finding("problem", str(error))
     offered = newest_offer(work) if key is not None else None
     speed = None if quick else partial(_speed, configuration, offered)
-    yield from with_problems(partial(_folder, work, configuration, key, speed))
+    yield from with_problems(partial(_folder, work, configuration, key, speed, offered))
     yield from with_problems(partial(look_at_computing, configuration))
     yield from with_problems(partial(check.look_at_plugins, configuration.policy.plugins, ALLOWED_IN))
     yield from with_problems(partial(_allowed, configuration))
@@ -156,11 +156,14 @@ def _folder(
     configuration: SiteConfiguration,
     key: str | None,
     speed: Callable[[WebDavFolder], Iterator[Finding]] | None,
+    offered: tuple[RunConfiguration, Sharing] | None,
 ) -> Iterator[Finding]:
     if folder_here(configuration.url) is None:
         yield from check.look_at_way(checked_url(configuration.url), ca_file_of(work, configuration), FILE)
     folder = connect(work, configuration, Meter())
     yield from check.look_at_server(folder, partial(note_tag, work))
+    if offered is not None and standing(work, offered[0].run) == "offered":
+        yield from _room_for(folder, *offered)
     if speed is not None and isinstance(folder, WebDavFolder):
         yield from with_problems(partial(speed, folder))
     if key is not None:
@@ -172,6 +175,13 @@ def _folder(
     yield _aggregator(work, federation, configuration, key)
     if not has_card:
         raise no_card(work)
+
+
+def _room_for(folder: Folder, run: RunConfiguration, sharing: Sharing) -> Iterator[Finding]:
+    room, needed = folder.room(), most_bytes(run, sharing)
+    if room is not None and room < needed:
+        told = f"run {run.run} takes up to {size_text(needed)} of the folder (keep: {run.keep})"
+        yield Finding("warning", f"room: {told}, more than is left; have the quota raised, or ask for another `keep`")
 
 
 def _speed(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, DropfedError, RejectedError
 from shared.escaping import escape, quoted
 from shared.exchange import names
-from shared.exchange.encoding import tensor_bytes
+from shared.exchange.encoding import most_bytes, tensor_bytes
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef, is_name
 from shared.exchange.order import Ending, consent_of, ending_of
@@ -23,6 +23,7 @@ from shared.learning.methods import method_names, open_terms
 from shared.learning.models.options import published_weights
 from shared.learning.tasks import Words, words_of
 from shared.plurals import pluralize
+from shared.sizes import size_text
 from site_client import store
 from site_client.configuration import FILE, SiteConfiguration, configuration_in_force, require_here
 from site_client.division import DIVISION, budget_here, division_here
@@ -211,6 +212,11 @@ def describe(work: Path, run: str) -> str:
     lines += _trainer(work, configuration)
     lines += _required(work, configuration, sharing, required, is_open=standing(work, run) == "offered")
     lines += _origins(work, configuration)
+    compressed = ", before compression" if configuration.wire.compression != "none" else ""
+    lines.append(
+        f"takes in folder:    up to {size_text(most_bytes(configuration, sharing))} at a time{compressed} "
+        f"(keep: {configuration.keep})"
+    )
     if offered := sharing.offered.tensors:
         lines.append(f"comes once, stays:  {names.START}, {_size(offered)}")
     if sharing.personal:

@@ -30,8 +30,10 @@ from shared.doors import Refusal, zstd_frame
 from shared.doors.tensor_file import MAX_HEADER_BYTES, Shape, count_of
 from shared.errors import RejectedError
 from shared.exchange.names import FINAL_MODEL, GLOBAL_MODEL, SITE_MODEL, Kind
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.exchange.records.wire import PLAIN, FileEntry, Numbers, Wire
+from shared.exchange.retention import kept_rounds
 from shared.exchange.weights import (
     Array,
     TensorFile,
@@ -46,6 +48,7 @@ Bits = NDArray[Any]
 """Bit patterns as uint32 or uint16, one after another."""
 
 _MODELS: Mapping[Kind, str] = {"round": GLOBAL_MODEL, "update": SITE_MODEL, "final": FINAL_MODEL}
+_WITH_WEIGHTS: tuple[Kind, ...] = ("offer", "round", "update", "final")
 _DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _ENDS = {"float32": "", "bfloat16": "", "float16": ", or is above 65504, where float16 ends: bfloat16 goes further"}
 
@@ -153,6 +156,15 @@ def weights_bytes(sharing: Sharing, kind: Kind, wire: Wire, *, trains: bool = Tr
     if kind not in _MODELS or (kind == "update" and not trains):
         return beside
     return tensor_bytes(sharing.tensors, wire.of(kind, _MODELS[kind])) + beside
+
+
+def most_bytes(run: RunConfiguration, sharing: Sharing) -> int:
+    """Return the most that the numbers of a run's tensor files weigh in one folder at a time, before compression."""
+    offer, down, up, final = (weights_bytes(sharing, kind, run.wire) for kind in _WITH_WEIGHTS)
+    closing = down + weights_bytes(sharing, "update", run.wire, trains=False)
+    kept = kept_rounds(run.keep, run.rounds)
+    in_training = min(run.rounds, kept + 1) * (down + up)  # with the round that is open
+    return offer + max(in_training, kept * (down + up) + closing + final)
 
 
 def tensor_bytes(tensors: Mapping[str, TensorShape], wire: Wire = PLAIN) -> int:

@@ -37,4 +37,13 @@ def may_be_removed(
     if keep == "best":
         needed = ("update", "round") if difference else ("update",)
         return chosen is not None and (ref.round_no != chosen or ref.kind not in needed)
-    return ref.round_no in settled and ref.round_no <= max(settled) - whole(keep.removeprefix("last "))
+    return ref.round_no in settled and ref.round_no <= max(settled) - _newest(keep)
+
+
+def kept_rounds(keep: str, rounds: int) -> int:
+    """Return how many of so many rounds that are settled keep their tensor files while the run goes on."""
+    return min(rounds, _newest(keep)) if keep.startswith("last ") else rounds
+
+
+def _newest(keep: str) -> int:
+    return whole(keep.removeprefix("last "))

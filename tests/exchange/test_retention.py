@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from shared.audit.verify import verify
 from shared.exchange import names
+from shared.exchange.encoding import most_bytes
 from shared.exchange.names import Kind, MessageRef
+from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.wire import Wire
 from shared.exchange.retention import may_be_removed
 from shared.folder.local import LocalFolder
+from tests.federation.running import run_configuration
 from tests.played import RUN, Played
 
 ROUNDS = st.integers(1, 30)
@@ -39,6 +42,19 @@ def test_what_may_go(rule: str, ref: MessageRef, settled: set[int], chosen: int 
     else:
         newer = len(range(round_no, newest))
         assert may == (round_no in settled and newer >= int(rule.split()[1]))
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [("all", 4 * 60 + 20 + 40), ("best", 4 * 60 + 20 + 40), ("last 2", 3 * 60), ("last 9", 4 * 60 + 20 + 40)],
+)
+def test_what_a_run_takes_in_a_folder_is_what_its_rule_keeps(keep: str, expected: int) -> None:
+    """Of each of 4 rounds 20 bytes come and 40 leave, half of these for the method; the final model has 40."""
+    shapes = {"a": TensorShape(dtype="F32", shape=[10])}
+    beside = {"c": {"a": TensorShape(dtype="F32", shape=[5])}}
+    sharing = Sharing(tensors=shapes, start=shapes, frozen=["a"], personal=[], trained=beside)
+    run = run_configuration(rounds=4, keep=keep, wire={"numbers": "float16"})
+    assert most_bytes(run, sharing) == 40 + expected
 
 
 def left(folder: Path) -> list[str]:

@@ -167,6 +167,21 @@ def test_the_models_size_is_that_of_the_newest_run_and_limits_count(federation: 
     assert told in found.text
 
 
+@pytest.mark.parametrize(("numbers", "is_told"), [(1 << 30, True), (7, False)])
+def test_a_run_that_takes_more_than_is_left_is_warned_of_while_it_waits(
+    numbers: int, is_told: bool, federation: Federation, tmp_path: Path
+) -> None:
+    played = Played(tmp_path)
+    files = played.to_offer(rounds=9000, keep="all")
+    tensors = Sharing(tensors={"a": TensorShape(dtype="F32", shape=[numbers])}, start={}, personal=[])
+    played.send("offer", 0, files | {"tensors.yaml": dump_yaml(tensors)}, None)
+    work = tmp_path / "north"
+    federation.change(work / "site.yaml", url=played.drop.as_uri(), data={})
+    told = [each for each in lines(work, "--quick") if each.text.startswith("room: run ")]
+    warning = f"room: run {RUN} takes up to 77318 GB of the folder (keep: all), more than is left; have the quota "
+    assert [(each.grade, each.text.startswith(warning)) for each in told] == [("warning", True)] * is_told
+
+
 def test_a_server_that_takes_no_large_file(
     faulty: FaultyServer, federation: Federation, north: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
