@@ -59,7 +59,7 @@ def test_an_offer_tells_what_a_form_of_fewer_bits_weighs(run: Played) -> None:
     files = run.to_offer(wire=Wire(numbers="float16", compression="zstd"))
     sharing = Sharing(tensors=shared, start={}, personal=[], to_site={"control": shared})
     run.send("offer", 0, files | {names.TENSORS: dump_yaml(sharing)}, None)
-    assert described(run)[1].startswith("leaves each round:  model.safetensors, 1 tensor, 3,000 numbers, 6 kB before ")
+    assert described(run)[2].startswith("leaves each round:  model.safetensors, 1 tensor, 3,000 numbers, 6 kB before ")
     assert "comes each round:   state-control.safetensors, 1 tensor, 3,000 numbers, 12 kB" in described(run)
 
 
