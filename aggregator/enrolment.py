@@ -7,9 +7,9 @@ from pathlib import Path
 
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
-from shared.exchange.readme import README_TEXT
+from shared.exchange.readme import KNOWN_TEXTS, README_TEXT
 from shared.exchange.records.messages import Federation, Invite
-from shared.exchange.records.values import now_text
+from shared.exchange.records.values import PROTOCOL, now_text
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.signing import SigningKey, digest_of
 from shared.exchange.trust import open_federation, open_site_card
@@ -32,6 +32,9 @@ def enrol(home: Path, folder: Folder, invite: Invite, key: SigningKey, encryptio
     if (content := folder.read_or_none(names.SITE_CARD, max_bytes=names.MAX_RECORD_BYTES)) is None:
         return False
     card = open_site_card(content, federation=invite.federation, site=invite.site, secret=invite.enrolment_secret)
+    # A cut-off enrolment, of an earlier version perhaps, has left one of the texts that this protocol has there.
+    there = folder.read_or_none(names.README, max_bytes=names.MAX_RECORD_BYTES)
+    readme = there if there is not None and there in KNOWN_TEXTS[PROTOCOL] else README_TEXT
     federation = Federation(
         federation=invite.federation,
         site=invite.site,
@@ -39,15 +42,16 @@ def enrol(home: Path, folder: Folder, invite: Invite, key: SigningKey, encryptio
         aggregator_encryption_key=encryption_key.public if encryption_key and card.encryption_key else None,
         site_key=card.key,
         created=now_text(),
-        files={names.README: FileEntry(size=len(README_TEXT), sha256=digest_of(README_TEXT))},
+        files={names.README: FileEntry(size=len(readme), sha256=digest_of(readme))},
     )
     path = home / names.MIRROR / names.FEDERATION
-    # One that a cut-off enrolment has left may be for a card that was replaced since.
-    if not path.exists() or open_federation(path.read_bytes(), aggregator_key=None).site_key != card.key:
+    # One that a cut-off enrolment has left may be for a card that was replaced since, or name another text.
+    kept = open_federation(path.read_bytes(), aggregator_key=None) if path.exists() else None
+    if kept is None or (kept.site_key, kept.files) != (card.key, federation.files):
         write_file(path, key.sign(federation.model_dump()))
-    folder.create(names.README, README_TEXT)
+    folder.create(names.README, readme)
     folder.create(names.FEDERATION, path.read_bytes())
-    write_file(path.with_name(names.README), README_TEXT)
+    write_file(path.with_name(names.README), readme)
     write_file(path.with_name(names.SITE_CARD), content)
     return True
 

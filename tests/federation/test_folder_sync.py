@@ -17,13 +17,16 @@ from aggregator.rounds import OfferEarly, SignRound
 from aggregator.setup import initialise
 from aggregator.site import read_invite
 from aggregator.store import RunStore, withdrawal_of
+from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.channel import Channel
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import dump_yaml
+from shared.exchange.readme import KNOWN_TEXTS
 from shared.exchange.records.answers import Consent, Withdrawal
 from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import PROTOCOL
 from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Peer
 from shared.folder.contract import Folder
@@ -82,6 +85,20 @@ def test_an_enrolment_that_was_cut_off_goes_on_with_a_card_that_came_since(tmp_p
         (drop / names.SITE_CARD).write_bytes(cards[1])
         assert site.work() and site.channel is not None
     assert site.channel.ledger.peer.key == SigningKey.at(tmp_path / "second" / "signing.key").public
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_an_enrolment_that_an_earlier_version_began_keeps_its_text(which: int, tmp_path: Path) -> None:
+    work, drop = tmp_path / "aggregator", tmp_path / "drop"
+    drop.mkdir()
+    initialise(work, "retina", {"north": "http://127.0.0.1/north/"}, AGGREGATOR)
+    join(tmp_path / "site", read_invite_file(work / "invites" / "north.json"), data={}, url=None, password=None)
+    (drop / names.SITE_CARD).write_bytes((tmp_path / "site" / "mirror" / names.SITE_CARD).read_bytes())
+    (drop / names.README).write_bytes(text := KNOWN_TEXTS[PROTOCOL][which])
+    with hurried():
+        assert folder_sync(work, LocalFolder(drop)).work()
+    assert (drop / names.README).read_bytes() == text
+    assert not verify(LocalFolder(drop)).findings
 
 
 def test_a_folder_from_before_the_enrolment_gets_back_what_it_begins_with(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def steady(count, rate=10):
         ),
         ("time,x,y", ["", *steady(3), "", "0.9,1,1"], "line 7: the time goes on by 0.7 s"),
         ("time,x,y", ["0,1,1", "5e-324,1,1", "1e-323,1,1"], "has inf rows a second by its column time"),
-        ("time,x,y,note", ['"0",1,1,', '"0.1",2,2,"begun', "0.2,3,3,", "0.3,4,4,"], "quotation mark is not closed"),
+        ("time,x,y,note", ['"0",1,1,', '"0.1",2,2,"begun', "0.2,3,3,", "0.3,4,4,"], "cannot be read as rows"),
     ],
 )
 def test_a_wrong_time_series_is_explained(tmp_path, header, rows, sentence):
@@ -201,6 +201,12 @@ def test_channels_are_found_by_name_and_other_columns_are_not_read(tmp_path):
 def test_a_quotation_mark_that_is_not_closed_cuts_no_recording_short(tmp_path):
     rows = [f"{row},{note}" for row, note in zip(steady(4), ["", '"begun', "", ""], strict=True)]
     assert read_time_series(series(tmp_path / "a.csv", rows, "time,x,y,note"), ("x", "y"), 10.0).shape == (4, 2)
+
+
+def test_a_comma_in_quotation_marks_moves_no_column(tmp_path):
+    rows = [f'{number / 10:.1f},"1,000,500",{number}' for number in range(4)]
+    found = read_time_series(series(tmp_path / "a.csv", rows, "time,steps,x"), ("x",), 10.0)
+    assert found[:, 0].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

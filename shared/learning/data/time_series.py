@@ -162,22 +162,11 @@ def _numbers(path: Path, refs: Sequence[int]) -> NDArray[np.float64]:
         OSError: the file cannot be read.
         ValueError: one is no finite number.
     """
-    try:
-        values = _loaded(path, refs)
-    except ValueError:  # its numbers may be in quotation marks; a row goes on over lines if one is not closed
-        values = _loaded(path, refs, quotechar='"')
-        with path.open(encoding="utf-8-sig") as file:
-            if sum(line != "\n" for line in islice(file, 1, None)) != len(values):
-                raise ValueError("a quotation mark is not closed in its line") from None
-    if not np.isfinite(values).all():
-        raise ValueError("not every number is finite")
-    return values
-
-
-def _loaded(path: Path, refs: Sequence[int], quotechar: str | None = None) -> NDArray[np.float64]:
+    with path.open(encoding="utf-8-sig") as file:  # a quotation mark that stays open in its line is none
+        are_closed = all(line.count('"') % 2 == 0 for line in file)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a file without rows is told of later
-        return np.loadtxt(
+        values = np.loadtxt(
             path,
             delimiter=",",
             skiprows=1,
@@ -185,8 +174,11 @@ def _loaded(path: Path, refs: Sequence[int], quotechar: str | None = None) -> ND
             ndmin=2,
             encoding="utf-8-sig",
             comments=None,
-            quotechar=quotechar,
+            quotechar='"' if are_closed else None,
         )
+    if not np.isfinite(values).all():
+        raise ValueError("not every number is finite")
+    return values
 
 
 def _lines(path: Path, refs: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
