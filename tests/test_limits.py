@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
+import time
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 
 from shared.errors import DropfedError, Stopped, TransientError
 from shared.folder import meter as meter_module
-from shared.folder.meter import Direction, Meter, read_transfer
+from shared.folder.meter import Direction, Meter, Transfer, read_transfer
 from shared.folder.retrying import RetryingFolder
 from shared.folder.webdav import WebDavFolder
 from site_client import limits
@@ -26,7 +29,9 @@ NOW = st.datetimes(min_value=datetime(2020, 1, 1), max_value=datetime(2030, 1, 1
 
 
 class FakeTime:
-    """A clock that only sleeping moves."""
+    """A clock that only sleeping moves; what time files are of, it does not decide."""
+
+    time = staticmethod(time.time)
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -120,6 +125,16 @@ def test_what_is_on_its_way_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert transfer.bytes_per_second == 2 << 20
         assert transfer.seconds_left == 2.0
     assert read_transfer(told) is None
+
+
+def test_a_transfer_that_was_cut_off_is_not_told_for_ever(tmp_path: Path) -> None:
+    told, left = tmp_path / "transfer.json", Transfer("runs/r/model", "up", 10, 5, 1, 5.0)
+    for minutes, is_shown in ((1, True), (20, False)):
+        told.write_text(json.dumps(asdict(left)))
+        os.utime(told, (time.time() - 60 * minutes,) * 2)
+        assert (read_transfer(told) == left) == is_shown
+    Meter(told)  # of the process that goes on
+    assert not told.exists()
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])

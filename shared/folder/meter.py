@@ -22,6 +22,7 @@ Direction = Literal["up", "down"]
 TRANSFER = "transfer.json"
 """Name of the file in a work directory that tells what is on its way."""
 TOLD_EVERY_S = 1.0
+OLD_S = 900.0  # far longer than a block waits, be the limit ever so low
 PIECE_S = 1.0  # of a wait for a limit, until it is asked again whether what moves is still wanted
 
 
@@ -47,7 +48,8 @@ class Meter:
     """Watches the transfers of one folder, one at a time; several threads may move parts of it.
 
     Args:
-        told: the file that says what is on its way; it vanishes when nothing is. None tells nobody.
+        told: the file that says what is on its way; it vanishes when nothing is, and what a process that was killed has
+            left vanishes at once. None tells nobody.
         limits: the most bytes per second, by direction.
         permit: called with the direction before each block; raises what stands against moving it now.
 
@@ -66,6 +68,8 @@ class Meter:
         self._limits = limits or {}
         self._permit = permit
         self.speeds: dict[Direction, float] = {}
+        if told is not None:
+            remove_file(told)
 
     @contextmanager
     def transfer(
@@ -123,8 +127,9 @@ def transfer_text(transfer: Transfer) -> str:
 
 
 def read_transfer(told: Path) -> Transfer | None:
-    """Return what is on its way, or None if nothing is."""
+    """Return what is on its way, or None if nothing is, or if nothing was told for long: whoever moved it is gone."""
     try:
-        return Transfer(**json.loads(told.read_bytes()))
+        is_old = time.time() - told.stat().st_mtime > OLD_S
+        return None if is_old else Transfer(**json.loads(told.read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):
         return None
