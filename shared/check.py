@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Grade = Literal["ok", "note", "warning", "problem"]
 
-LITTLE_ROOM_BYTES = 1 << 30
+LITTLE_ROOM_BYTES = 1_000_000_000
 CLOCKS_AGREE_S = 5.0
 ENDS_SOON = timedelta(days=7)  # of a certificate that nobody has renewed yet
 _SHOWN_FILES = 5  # in one line

@@ -18,8 +18,9 @@ from shared.sizes import size_text
 from site_client.configuration import FILE, SiteConfiguration, changed_settings, computing_of, running_configuration
 from site_client.installation import as_named, outdated_settings
 
-LITTLE_DISK_BYTES = 10 << 30
-LITTLE_MEMORY_BYTES = 4 << 30
+LITTLE_DISK_BYTES = 10_000_000_000
+LITTLE_MEMORY_BYTES = 3_700_000_000
+"""4 GB without what the kernel keeps for itself of a machine's memory."""
 _UNITS = (
     "/etc/systemd/system",
     "/run/systemd/system",

@@ -28,6 +28,7 @@ from shared.learning.data.headers import BURNT_IN, fields_that_may_name
 from shared.learning.data.units import settled
 from shared.learning.tasks import task_named
 from shared.plurals import pluralize
+from site_client import machine
 from site_client.cli import main
 from site_client.division import Budget, Kept, division_here, keep
 from site_client.machine import unit_of
@@ -141,6 +142,15 @@ def test_what_the_policy_does_not_name_and_what_is_not_here_is_told(north: Path)
         told + "methods: fedavgm: is neither a file nor in a wheel here, and a run by it would be declined for good; "
         "install it, or take the name out",
     ]
+
+
+@pytest.mark.parametrize(("mebibytes", "grade"), [(4096 - 300, "ok"), (3 << 10, "warning"), (2 << 10, "warning")])
+def test_a_machine_of_4_gb_has_enough_memory(
+    mebibytes: int, grade: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A virtual machine of 4 GiB, of which its kernel keeps a part for itself, has what the documents ask for."""
+    monkeypatch.setattr(machine, "memory_bytes", lambda: mebibytes << 20)
+    assert [each.grade for each in machine.look_at_room(tmp_path) if each.text.startswith("memory: ")] == [grade]
 
 
 def test_a_large_file_goes_and_comes_back(federation: Federation, north: Path) -> None:
