@@ -89,7 +89,7 @@ setup: $(READY)      ## make .venv; PYTHON=python3.12 chooses the Python
 	@:
 
 $(READY): requirements.lock setup.cfg pyproject.toml $(LOST)
-	@$(if $(LOST),$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' && rm -f $(READY);) $(PYTHON) deploy/local/bootstrap.py
+	@$(if $(LOST),$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null && rm -f $(READY);) $(PYTHON) deploy/local/bootstrap.py
 
 lock: $(READY)      ## choose versions anew for the ranges in setup.cfg
 	@$(BIN)/python deploy/local/lock.py > requirements.lock.new

@@ -55,4 +55,7 @@ def test_an_environment_is_made_anew_where_the_clone_was_moved_or_another_python
     other = clone.parent / "other"
     write_program(other, f'[ "$1" = -c ] && echo another || exec {sys.executable} "$@"')
     assert said(clone, f"PYTHON={other}") == "anew\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        said(clone, f"PYTHON={clone / 'none'}")
+    assert (clone / ".venv" / "ready").exists(), "what is there is kept until the Python asked for is found"
     assert said(clone.rename(clone.with_name("moved"))) == "anew\n"
