@@ -102,7 +102,8 @@ class _Feed(threading.Thread):
         self._sink = self._sink or self._opened()
         self._sink.write(rounds)
         if is_over:
-            self._sink.end(view.card.chosen_round if view.card else None, rounds[-1].at if rounds else None)
+            at = max((each.at for each in rounds if each.at), default=None)  # a round that all left has no verdict
+            self._sink.end(view.card.chosen_round if view.card else None, at)
 
 
 def _trouble(error: Exception) -> TransientError:

@@ -27,6 +27,7 @@ from shared.learning.privacy import epsilon, mechanism
 from shared.learning.private_gradients import Secret
 from shared.learning.requirements import Requirements, requirements, rows_bound
 from shared.learning.seeds import split_seed
+from shared.learning.tasks import words_of
 from shared.plurals import pluralize
 from site_client import store
 from site_client.configuration import Policy, SiteConfiguration
@@ -68,7 +69,9 @@ class Settled:
 
     @property
     def memory_bytes(self) -> int:
-        """About what the run takes here, with all of its images in memory."""
+        """About what the run takes here, with all of its images in memory; not recordings, before they are read."""
+        if words_of(self.task).cuts:
+            return self.required.memory_bytes
         foreign = images_in(self.sets["foreign"], self.found.ood.blocks) if self.found.ood is not None else 0
         images = foreign + sum(self.images(name) for name in SPLITS)
         return self.required.memory_bytes + images * self.required.image_bytes

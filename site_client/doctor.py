@@ -178,9 +178,9 @@ def _folder(
 
 
 def _room_for(folder: Folder, run: RunConfiguration, sharing: Sharing) -> Iterator[Finding]:
-    room, needed = folder.room(), most_bytes(run, sharing)
+    room, needed = folder.room(), most_bytes(run, sharing) - weights_bytes(sharing, "offer", run.wire)  # which is there
     if room is not None and room < needed:
-        told = f"run {run.run} takes up to {size_text(needed)} of the folder (keep: {run.keep})"
+        told = f"run {run.run} takes up to {size_text(needed)} of the folder beside its offer (keep: {run.keep})"
         yield Finding("warning", f"room: {told}, more than is left; have the quota raised, or ask for another `keep`")
 
 

@@ -338,7 +338,7 @@ def _required(
         f"trains on:          {_own_images(work, settled, policy.minimum_training_images, words_of(run.task).unit)}",
         *([] if isinstance(settled, str) else _of_images(found, settled, policy.minimum_count, words_of(run.task))),
         f"takes:              {found.parameters:,} parameters (at most {policy.max_parameters:,}), about "
-        f"{_memory(found, settled)} (at most {policy.max_memory_gb:g})",
+        f"{_memory(found, settled, words_of(run.task))} (at most {policy.max_memory_gb:g})",
         *_beyond_machine(site, _memory_bytes(found, settled)),
         *_micro_batches(site, run, found),
         f"rows of scores:     up to {max(found.most_rows.values()):,} over one set of images; {max(left, 0):,} of "
@@ -383,9 +383,9 @@ def _of_images(required: Requirements, settled: Settled, least: int, words: Word
     return lines if whose is None else [*lines, f"whose images:       {whose}"]
 
 
-def _memory(required: Requirements, settled: Settled | str) -> str:
+def _memory(required: Requirements, settled: Settled | str, words: Words) -> str:
     """Return about how much memory a run takes here; the images count where it is known how many these are."""
-    beside = " beside the images" if isinstance(settled, str) else ""
+    beside = f" beside the {words.unit}s" if words.cuts or isinstance(settled, str) else ""
     side = required.guessed_side
     guessed = "" if side is None else f", if images have {side} × {side} pixels, for the run does not scale them"
     return f"{_memory_bytes(required, settled) / 1e9:.1f} GB of memory{beside}{guessed}"

@@ -188,7 +188,7 @@ def test_a_run_that_takes_more_than_is_left_is_warned_of_while_it_waits(
     work = tmp_path / "north"
     federation.change(work / "site.yaml", url=played.drop.as_uri(), data={})
     told = [each for each in lines(work, "--quick") if each.text.startswith("room: run ")]
-    warning = f"room: run {RUN} takes up to 77318 GB of the folder (keep: all), more than is left; have the quota "
+    warning = f"room: run {RUN} takes up to 77318 GB of the folder beside its offer (keep: all), more than is left"
     assert [(each.grade, each.text.startswith(warning)) for each in told] == [("warning", True)] * is_told
 
 
