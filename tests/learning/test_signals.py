@@ -176,7 +176,8 @@ def steady(count, rate=10):
         ),
         ("time,x,y", ["", *steady(3), "", "0.9,1,1"], "line 7: the time goes on by 0.7 s"),
         ("time,x,y", ["0,1,1", "5e-324,1,1", "1e-323,1,1"], "has inf rows a second by its column time"),
-        ("time,x,y,note", ['"0",1,1,', '"0.1",2,2,"begun', "0.2,3,3,", "0.3,4,4,"], "cannot be read as rows"),
+        ("time,x,y,note", ['"0",1,1,', '0.1,"2,2,', "0.2,3,3,", "0.3,4,4,"], "line 3: x is '\u201d2' where a finite"),
+        ("time,x,y,note", ['"0",1,1,', '"0.1",2,2,"begun', "0.2,3,3,"], "line 3: time is '\u201d0.1\u201d' where"),
     ],
 )
 def test_a_wrong_time_series_is_explained(tmp_path, header, rows, sentence):
@@ -198,9 +199,19 @@ def test_channels_are_found_by_name_and_other_columns_are_not_read(tmp_path):
     assert values.tolist() == [[5, 1], [6, 2], [7, 3]]
 
 
-def test_a_quotation_mark_that_is_not_closed_cuts_no_recording_short(tmp_path):
-    rows = [f"{row},{note}" for row, note in zip(steady(4), ["", '"begun', "", ""], strict=True)]
-    assert read_time_series(series(tmp_path / "a.csv", rows, "time,x,y,note"), ("x", "y"), 10.0).shape == (4, 2)
+@pytest.mark.parametrize("notes", ['"begun,', '5" probe,"begun', ',"', '"begun" at,"'])
+def test_a_quotation_mark_that_is_not_closed_cuts_no_recording_short(tmp_path, notes):
+    rows = [f"{row},{each}" for row, each in zip(steady(4), [",", notes, '"a,b,c",', ","], strict=True)]
+    path = series(tmp_path / "a.csv", rows, "time,x,y,note,more")
+    assert read_time_series(path, ("x", "y"), 10.0).shape == (4, 2)
+    path.write_text(path.read_text() + "0.4,oops,5,,\n")
+    assert held_by(path).channels == ("y",)
+
+
+def test_an_open_quotation_mark_changes_its_own_line_alone(tmp_path):
+    rows = [f'{number / 10:.1f},"1,000,500",{number},' for number in range(4)] + ['0.4,,4,"begun']
+    found = read_time_series(series(tmp_path / "a.csv", rows, "time,steps,x,note"), ("x",), 10.0)
+    assert found[:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_comma_in_quotation_marks_moves_no_column(tmp_path):
@@ -433,6 +444,29 @@ def test_a_site_is_told_beforehand_that_no_validation_score_leaves_as_people_hav
         asked = LookAtOwn(task=task.name, root=folder, run=run, by="", members=members, least=least, until="; now")
         told = [each for each in asked.answer(print) if "validation auroc stays here" in each.text]
         assert [(each.grade, each.text[-23:]) for each in told] == [("warning", " would change that; now")] * is_told
+
+
+@pytest.mark.parametrize("is_longer_copy", [False, True])
+def test_copies_are_found_by_pieces_but_not_by_those_in_which_all_channels_rest(tmp_path, is_longer_copy):
+    values = np.random.default_rng(1).normal(size=(3, 128, 2))
+    values[:, 32:64] = 0
+    train, validation, test = values
+    if is_longer_copy:
+        test = np.concatenate([train, test[:32]])
+    rows, splits = ["id,file,label"], ["id,split"]
+    for split, moments in {"train": train, "validation": validation, "test": test}.items():
+        series(tmp_path / f"{split}.csv", [f"{row / 20:.2f},{x},{y}" for row, (x, y) in enumerate(moments)])
+        rows.append(f"{split},{split}.csv,resting")
+        splits.append(f"{split},{split}")
+    (tmp_path / "recordings.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "split.csv").write_text("\n".join(splits) + "\n")
+    run = run_of("time_series", "fedavg", 1)
+    run = run.model_copy(update={"task_options": run.task_options | {"mean": [1.0, 2.0], "std": [1.0, 3.0]}})
+    members = members_anew(task_named("time_series"), tmp_path, SplitPlan(), 1, secret=b"x")
+    found = LookAtOwn(task="time_series", root=tmp_path, run=run, by="", members=members).answer(print)
+    (told,) = (each.text for each in found if "two splits under two names" in each.text)
+    assert (": train (train) = test (test);" in told) == is_longer_copy
+    assert ("no recording lies" in told) != is_longer_copy
 
 
 def test_a_split_file_speaks_of_recordings(data, tmp_path):

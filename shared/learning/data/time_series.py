@@ -162,36 +162,41 @@ def _numbers(path: Path, refs: Sequence[int]) -> NDArray[np.float64]:
         OSError: the file cannot be read.
         ValueError: one is no finite number.
     """
-    with path.open(encoding="utf-8-sig") as file:  # a quotation mark that stays open in its line is none
-        are_closed = all(line.count('"') % 2 == 0 for line in file)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a file without rows is told of later
-        values = np.loadtxt(
-            path,
-            delimiter=",",
-            skiprows=1,
-            usecols=refs,
-            ndmin=2,
-            encoding="utf-8-sig",
-            comments=None,
-            quotechar='"' if are_closed else None,
-        )
+        values = np.loadtxt(_text(path), delimiter=",", skiprows=1, usecols=refs, ndmin=2, comments=None, quotechar='"')
     if not np.isfinite(values).all():
         raise ValueError("not every number is finite")
     return values
 
 
 def _lines(path: Path, refs: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
-    """Yield of each row that ``_numbers`` reads on which line it ends, and its cells; empty where there is none.
+    """Yield of each row that ``_numbers`` reads on which line it stands, and its cells; empty where there is none.
 
     It ends where the file cannot be read: that is told by whoever asks.
     """
-    with suppress(OSError, UnicodeDecodeError, csv.Error), path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
+    with suppress(OSError, UnicodeDecodeError, csv.Error):
+        reader = csv.reader(_text(path))
         next(reader, None)
         for cells in reader:
             if cells:
                 yield reader.line_num, [cells[ref].strip() if ref < len(cells) else "" for ref in refs]
+
+
+def _text(path: Path) -> Iterator[str]:
+    """Yield each line, fit to be read as one row: where a quotation mark stays open, other marks stand for all."""
+    with path.open(encoding="utf-8-sig") as file:
+        for line in file:
+            yield line.replace('"', "\u201d") if '"' in line and _stays_open(line) else line
+
+
+def _stays_open(line: str) -> bool:
+    """Return whether a cell would go on in the next line."""
+    with suppress(csv.Error):  # a cell without end
+        reader = csv.reader([line, ""])
+        next(reader)
+        return reader.line_num > 1
+    return True
 
 
 def _require_numbers(path: Path, columns: Sequence[str], refs: Sequence[int]) -> None:
