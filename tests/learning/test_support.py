@@ -105,6 +105,15 @@ class Graded:
     image: None = None
 
 
+def told_by_table(dataset: Dataset, scores: dict[str, Score], least: int) -> dict[str, float | None]:
+    """Return what leaves of scores over the test images."""
+    configuration = RoundConfiguration(round=2, epochs=1, learning_rate=0.1, batch_size=4, seed=1, augmentation={})
+    table = ScoreTable(configuration, Policy(minimum_count=least), dataset)
+    table.add(0, "test", Evaluation(len(dataset.test), 0.5, scores))
+    (only,) = read_metrics(table.content(), "metrics.csv")
+    return only.scores
+
+
 def told(blocks: Sequence[Sequence[int]], least: int = 5) -> dict[str, float | None]:
     """Return the counts that leave of test images in these blocks, each of the grades of its images."""
     samples = [Graded(f"{b}-{n}", grade) for b, grades in enumerate(blocks) for n, grade in enumerate(grades)]
@@ -113,11 +122,7 @@ def told(blocks: Sequence[Sequence[int]], least: int = 5) -> dict[str, float | N
     counts = [sum(sample.grade == grade for sample in samples) for grade in range(3)]
     scores = {f"images_of_{grade}": Score(float(count), count) for grade, count in enumerate(counts)}
     scores |= {"auroc": Score(0.9, len(samples)), "auroc_error": Score(0.1, len(samples))}
-    configuration = RoundConfiguration(round=2, epochs=1, learning_rate=0.1, batch_size=4, seed=1, augmentation={})
-    table = ScoreTable(configuration, Policy(minimum_count=least), dataset)
-    table.add(0, "test", Evaluation(len(samples), 0.5, scores))
-    (only,) = read_metrics(table.content(), "metrics.csv")
-    return only.scores
+    return told_by_table(dataset, scores, least)
 
 
 def test_whole_blocks_are_told_and_parts_of_one_are_not() -> None:
@@ -157,11 +162,7 @@ def told_of_patients(blocks: Sequence[Sequence[int]], least: int = 5) -> dict[st
     error = error_of_means(values, [patient for _, patient, _ in of_image])
     scores = {name: Score(value, len(samples)) for name, value in (("dice_mean", fmean(values)), ("dice_error", error))}
     scores["dice_difference_error"] = Score(0.1, len(samples))
-    configuration = RoundConfiguration(round=2, epochs=1, learning_rate=0.1, batch_size=4, seed=1, augmentation={})
-    table = ScoreTable(configuration, Policy(minimum_count=least), dataset)
-    table.add(0, "test", Evaluation(len(samples), 0.5, scores))
-    (only,) = read_metrics(table.content(), "metrics.csv")
-    return only.scores
+    return told_by_table(dataset, scores, least)
 
 
 def test_a_mean_and_its_error_give_away_no_patients_score() -> None:

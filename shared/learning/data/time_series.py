@@ -203,16 +203,12 @@ def _require_numbers(path: Path, columns: Sequence[str], refs: Sequence[int]) ->
     """Name the first cell of a file that is no finite number."""
     for line, cells in _lines(path, refs):
         for column, cell in zip(columns, cells, strict=True):
-            if not _is_finite(cell):
+            if not math.isfinite(_number(cell)):
                 what = f"{escape(column)} is {shown(cell) if cell else 'empty'}"
                 should = "seconds should be; write them there"
                 if column != TIME:
                     should = "a finite number should be; fill such gaps in, or cut the recording there into two"
                 raise DataError([f"{short_name(path)}, line {line}: {what} where {should}."])
-
-
-def _is_finite(cell: str) -> bool:
-    return math.isfinite(_number(cell))
 
 
 def _number(cell: str) -> float:
