@@ -1,6 +1,9 @@
 """Studies whose tables the documentation shows.
 
     .venv/bin/python -m benchmarks.studies NAME [DIR]
+    .venv/bin/python -m benchmarks.studies --pages
+
+The second plays nothing: it writes every study's tables anew, from its record.
 
 octa: vessels in OCTA images on a small budget. DIR holds ``rossa_manual`` and ``rossa_semiautomatic``, each with
 ``images`` and ``masks``; every fourth image is taken.
@@ -47,7 +50,7 @@ from studies.results import CELLS
 
 BUILD = Path("build/studies")
 TABLES = (
-    *("break-even", "comparison", "tuned", "by-site", "weights", "thetas", "chosen", "tests"),
+    *("break-even", "comparison", "tuned", "by-site", "weights", "thetas", "chosen", "tests", "tests-external"),
     *("uncertainty", "elsewhere", "noise", "fairness", "cost"),
 )
 
@@ -56,6 +59,10 @@ def main() -> None:
     """Run one study and record it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is finished is kept, as after Ctrl-C
     which, *source = sys.argv[1:] or [""]
+    if (which, source) == ("--pages", []):
+        for path in RESULTS.glob("study-*.json"):
+            path.with_suffix(".md").write_text(page(path.stem))
+        return
     design = DESIGNS.get(which)
     if design is None or design.needs_images != bool(source):
         raise SystemExit(__doc__)
@@ -77,7 +84,7 @@ def main() -> None:
         tables["break-even"] = break_even_table(tables["comparison"], design.by_images)
         draw(tables["comparison"], design.by_images, RESULTS / f"{name}-by-images.png")
     record(name, shown, {"study": study, "tables": tables, "cells": cells.by_machine()})
-    (RESULTS / f"{name}.md").write_text(_markdown(name, shown, study, tables))
+    (RESULTS / f"{name}.md").write_text(page(name))
     shutil.copyfile(home / "figures" / "arms.png", RESULTS / f"{name}.png")
     cells.remove()  # the tables have what they came to
     print(json.dumps(tables["comparison"], indent=1))
@@ -88,6 +95,12 @@ def _laid_out(which: str, data: Path, source: Path) -> dict[str, str]:
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
     return dict(DESIGNS[which].lay_out(data, source))
+
+
+def page(name: str) -> str:
+    """Return the tables that ``results/NAME.json`` has, as Markdown."""
+    recorded = json.loads((RESULTS / f"{name}.json").read_bytes())
+    return _markdown(name, recorded["command"], recorded["figures"]["study"], recorded["figures"]["tables"])
 
 
 def _markdown(name: str, command: str, study: Mapping[str, object], tables: dict[str, list[list[str]]]) -> str:

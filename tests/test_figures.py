@@ -11,6 +11,7 @@ import pytest
 from benchmarks import record
 from benchmarks.figures import FIGURES, PAGE, Figure, is_current, page
 from benchmarks.record import RESULTS, git
+from benchmarks.studies import page as page_of_study
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,6 +24,13 @@ def test_every_command_beside_a_figure_is_measured_by_make_figures() -> None:
     texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     told = {command for text in texts for command in re.findall(r"-m (benchmarks\.\w+)", text.read_text())}
     assert told - {"benchmarks.figures"} <= {figure.command.split()[0] for figure in FIGURES}
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("study-*.json")), ids=lambda path: path.stem)
+def test_a_study_s_page_has_its_record_s_tables_with_the_tests_on_other_sites_images(path: Path) -> None:
+    told = path.with_suffix(".md").read_text()
+    assert told == page_of_study(path.stem), "run `python -m benchmarks.studies --pages`"
+    assert "\n## tests-external\n" in told
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
