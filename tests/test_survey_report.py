@@ -118,7 +118,7 @@ def test_other_colours_or_devices_propose_fedbn() -> None:
     grey = sheet(colours={"grey": "400", "colour": "0"})
     warned, proposed = said(grey, sheet())
     assert "other colours: north is grey, south is colour" in warned
-    assert (proposed["method"], proposed["tolerance"]) == ("fedbn", "{below_last: 0.3}")
+    assert (proposed["method"], proposed["tolerance"]) == ("fedbn", "{below_last: 0.2}")
     dark = sheet(intensity=["1.0"] + ["0.0"] * (BINS - 1))
     assert "the histograms of north and south differ by 0.96" in said(dark, sheet())[0][0]
     zeiss = sheet(makers=dict.fromkeys(MAKERS, "0") | {"zeiss": "400"})
