@@ -145,7 +145,9 @@ def vessels(source: Path, root: Path) -> Callable[[Changes, int], Outcome]:
 def main() -> None:
     """Measure and record."""
     torch.set_num_threads(1)
-    which, *source = sys.argv[1:]
+    which, *source = sys.argv[1:] or [""]
+    if (which, len(source)) not in {("grading", 0), ("vessels", 1)}:
+        raise SystemExit(__doc__)
     with tempfile.TemporaryDirectory() as home:
         if which == "grading":
             player, arms, settings = grading(Path(home)), FOR_GRADING, GRADING

@@ -55,6 +55,8 @@ def run_of(objective: str, seed: int, sites: list[str]) -> RunConfiguration:
 def main() -> None:
     """Measure and record."""
     torch.set_num_threads(1)
+    if len(sys.argv) < 3:
+        raise SystemExit(__doc__)
     name, root, *chosen = sys.argv[1:]
     folders = {
         path.name.replace("_", "-"): path

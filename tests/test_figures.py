@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from benchmarks import record
+from benchmarks import methods, record, vessel_objectives
 from benchmarks.figures import FIGURES, PAGE, Figure, is_current, page
 from benchmarks.record import RESULTS, git
 from benchmarks.studies import page as page_of_study
@@ -101,3 +103,16 @@ def test_figures_that_are_older_than_what_they_measure_are_marked() -> None:
     for before, now in zip(told, found, strict=True):
         # of a commit that is not in this history nobody can tell
         assert before == now or not is_known(now), "run `python -m benchmarks.figures --mark`"
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "arguments"),
+    [(methods, ["--help"]), (methods, ["vessels"]), (methods, []), (vessel_objectives, ["octa"])],
+    ids=["methods-help", "methods-without-its-folder", "methods-alone", "vessel-objectives"],
+)
+def test_a_benchmark_that_is_called_wrongly_says_how_it_is_called(
+    monkeypatch: pytest.MonkeyPatch, benchmark: ModuleType, arguments: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
+    with pytest.raises(SystemExit, match=r"python -m benchmarks\."):
+        benchmark.main()
