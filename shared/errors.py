@@ -94,6 +94,10 @@ class LockedError(TransientError):
     """Another request holds the file, usually for a moment: 423, or ownCloud's 500 to a MOVE."""
 
 
+class ProcessingError(TransientError):
+    """The server still works on what was just written, as Infinite Scale does: 425, or in older versions a 503."""
+
+
 class ActionRequiredError(DropfedError):
     """A failure that a person must cure: 401, 403, no such folder, 507, bad certificate, not WebDAV."""
 

@@ -17,7 +17,7 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from shared.doors.http_answer import delay_of, seconds_of
-from shared.errors import ActionRequiredError, DropfedError, LockedError, NotFoundError, TransientError
+from shared.errors import ActionRequiredError, DropfedError, LockedError, NotFoundError, ProcessingError, TransientError
 from shared.folder.sockets import LEAST_BYTES
 
 MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body is not a file
@@ -53,6 +53,11 @@ class Answer:
     is_page: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = field(default=b"", repr=False)
+
+    @property
+    def is_processing(self) -> bool:
+        """The server still works on what was just written."""
+        return self.status == 425 or (self.status == 503 and b"processing" in self.body.lower())
 
     @classmethod
     def of(cls, response: requests.Response, body: bytes | None = None) -> Answer:
@@ -114,7 +119,7 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
         return ActionRequiredError(f"There is no room left for {where}: free some space or have the quota raised.")
     # 400 on PUT is what Apache and ownCloud say when the body stalled or was cut on its way
     if status in _PASSING or status >= 500 or (status == 400 and method == "PUT"):
-        kind = LockedError if status == 423 else TransientError
+        kind = ProcessingError if answer.is_processing else LockedError if status == 423 else TransientError
         return kind(f"{where} cannot do {method} now: {said}.", retry_after_s=answer.retry_after_s)
     if 300 <= status < 400:
         return ActionRequiredError(

@@ -8,12 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import Literal
 
 from shared.doors.http_answer import seconds_of
-from shared.errors import ActionRequiredError, DropfedError, NotFoundError, RejectedError, TransientError
+from shared.errors import (
+    ActionRequiredError,
+    DropfedError,
+    NotFoundError,
+    ProcessingError,
+    RejectedError,
+    TransientError,
+)
 from shared.folder.answers import Answer
 from shared.folder.chunks import ChunkedUploads
 from shared.folder.connection import Connection
@@ -25,8 +33,9 @@ FILES = ("one", "two", "three")
 BELOW = "below"
 """and the one folder, in which there are some of them, too."""
 REPLACEMENTS = 12
-HELD_S = (0.1, 0.2, 0.5, 1.0)
-"""A file that was just read may still be held, as on ownCloud: how long to wait before each further try."""
+HELD_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""A file that was just read may still be held, as on ownCloud, or one just written be processed, as on Infinite Scale:
+how long to wait before each further try."""
 _DONE = (200, 201, 204)
 
 
@@ -96,7 +105,7 @@ def probe(connection: Connection, scratch: str) -> Capabilities:
     try:
         found = _Probe(connection, scratch).measure(first, began + took_s / 2)
     finally:
-        removed = connection.send("DELETE", f"{scratch}/")
+        removed = _when_free(lambda: connection.send("DELETE", f"{scratch}/"))
     is_gone = removed.status in _DONE or _is_gone(connection, scratch)
     return found if is_gone else replace(found, left_behind=scratch)
 
@@ -210,7 +219,7 @@ class _Probe:
         return root, self._connection.listing(f"{self._scratch}/", depth=0).etag
 
     def _ask(self, method: str, name: str, headers: dict[str, str] | None = None) -> Answer:
-        return self._connection.send(method, f"{self._scratch}/{name}", headers=headers)
+        return _when_free(lambda: self._connection.send(method, f"{self._scratch}/{name}", headers=headers))
 
     def _write(self, name: str, content: bytes) -> None:
         path = f"{self._scratch}/{name}"
@@ -220,8 +229,15 @@ class _Probe:
 
     def _content(self, name: str, connection: Connection | None = None) -> bytes | None:
         """Return what a file holds; None if it is not there, or holds more than any of ours."""
+        for pause_s in HELD_S:
+            with suppress(ProcessingError):
+                return self._content_now(name, connection or self._connection)
+            time.sleep(pause_s)
+        return self._content_now(name, connection or self._connection)
+
+    def _content_now(self, name: str, connection: Connection) -> bytes | None:
         try:
-            with (connection or self._connection).open("GET", f"{self._scratch}/{name}", status=200) as body:
+            with connection.open("GET", f"{self._scratch}/{name}", status=200) as body:
                 return b"".join(body.blocks(max(map(len, TEXTS))))
         except (NotFoundError, RejectedError):
             return None
@@ -232,10 +248,10 @@ class _Probe:
 
 
 def _when_free(ask: Callable[[], Answer]) -> Answer:
-    """Ask again, a few times, while the file is locked."""
+    """Ask again, a few times, while the file is held."""
     for pause_s in HELD_S:
         answer = ask()
-        if answer.status != 423:
+        if answer.status != 423 and not answer.is_processing:
             return answer
         time.sleep(pause_s)
     return ask()

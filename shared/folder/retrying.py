@@ -12,7 +12,15 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_bef
 from tenacity import wait_random_exponential as full_jitter
 
 from shared import service
-from shared.errors import ActionRequiredError, DropfedError, LockedError, NotFoundError, Stopped, TransientError
+from shared.errors import (
+    ActionRequiredError,
+    DropfedError,
+    LockedError,
+    NotFoundError,
+    ProcessingError,
+    Stopped,
+    TransientError,
+)
 from shared.folder.around import FolderAround, Result
 from shared.folder.contract import Entry, Folder
 from shared.trouble import Trouble
@@ -20,7 +28,7 @@ from shared.trouble import Trouble
 logger = logging.getLogger(__name__)
 
 LONGEST_RETRY_AFTER_S = 3600.0  # a server that asks for more is asked again after this
-LOCK_TOLD_AT_ATTEMPT = 4  # a lock that is gone before that, some seconds later, is nobody's trouble
+HELD_TOLD_AT_ATTEMPT = 4  # a file that is free before that, some seconds later, is nobody's trouble
 ROOT_SEEN_EVERY_S = 300.0  # "not there" is not believed for longer than this of a folder that was not seen itself
 
 
@@ -39,7 +47,7 @@ class RetryingFolder(FolderAround):
         name: what people call it, for the log.
         stop: when set, waiting ends with ``Stopped``. A call that needs no waiting is still made.
         on_trouble: told the error when trouble begins or becomes another, and None when it is over; of a lock (423),
-            only of one that lasts.
+            or a file still being processed (425), only of one that lasts.
         give_up_after_s: raise the last error when the next attempt would come later; None = never, 0 = at once.
         first_wait_s: upper bound of the first wait after a temporary failure; it doubles from wait to wait.
         longest_wait_s: where the doubling ends. Each wait is random between 0 and its bound (full jitter).
@@ -120,7 +128,7 @@ class RetryingFolder(FolderAround):
 
     def _say_trouble(self, attempt: RetryCallState) -> None:
         error = _error_of(attempt)
-        if isinstance(error, LockedError) and attempt.attempt_number < LOCK_TOLD_AT_ATTEMPT:
+        if isinstance(error, LockedError | ProcessingError) and attempt.attempt_number < HELD_TOLD_AT_ATTEMPT:
             return  # who reads a file while it is replaced is often locked out, and seldom for long
         if self._trouble.begins(error):
             self._on_trouble(error)

@@ -2,7 +2,8 @@
 
 Only what all measured servers keep is relied upon: one writer per folder, names never used before, small files
 written to ``NAME.new`` and moved into place. ``If-None-Match``, locks, ETags and dates are not relied upon.
-Nothing here repeats a request to get over trouble; that is ``RetryingFolder``'s.
+Nothing here repeats a request to get over trouble; that is ``RetryingFolder``'s. But for one: what a server still works
+on is moved once it has done, for to send it again would begin that work anew.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Condition
 from typing import Literal
 
 from shared.errors import (
@@ -37,6 +39,9 @@ from shared.folder.round_trip import Speed, measure_speed
 logger = logging.getLogger(__name__)
 
 _MAYBE_NO_PARENT = (404, 409, 500)  # what servers say to PUT and MKCOL when the folder above is missing
+
+PROCESSED_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""How long to wait before each further MOVE of a file that the server still works on."""
 
 
 class WebDavFolder(Folder):
@@ -74,6 +79,7 @@ class WebDavFolder(Folder):
         )
         self._copies = copies
         self._interrupted = 0  # how often
+        self._interruption = Condition()
         self._folders: set[str] = set()  # made or seen by this object
         self._made: set[str] = set()  # made by this object
         self._locked: set[str] = set()  # of the names of unfinished files; such a lock may stand for hours
@@ -117,6 +123,8 @@ class WebDavFolder(Folder):
 
     def interrupt(self) -> None:
         self._interrupted += 1
+        with self._interruption:
+            self._interruption.notify_all()
         self._connection.interrupt()
         self._large_uploads.interrupt()
 
@@ -316,11 +324,20 @@ class WebDavFolder(Folder):
 
     def _move(self, source: str, target: str, *, overwrite: bool) -> None:
         answer = self._connection.relocate("MOVE", source, target, overwrite=overwrite)
+        for pause_s in PROCESSED_S:
+            if not answer.is_processing or self._is_interrupted(pause_s):
+                break
+            answer = self._connection.relocate("MOVE", source, target, overwrite=overwrite)
         if answer.status == 412:
             self._connection.send("DELETE", source)
         if answer.status == 500:  # of a lock, in ownCloud's words; what was moved was just put there
             raise LockedError(str(self._connection.error(answer, "MOVE", target)))
         self._require(answer, (201, 204), "MOVE", target)
+
+    def _is_interrupted(self, pause_s: float) -> bool:
+        """Wait; return whether another thread interrupted that."""
+        with self._interruption:
+            return self._interruption.wait(pause_s)
 
     def make_folder(self, path: str) -> bool:
         """Make sure that a folder and all above it are there; return whether it had to be made.

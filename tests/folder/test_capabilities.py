@@ -135,7 +135,17 @@ class TestWhatTheServerSays:
         found = faulty_folder.capabilities("check-1")
         assert (found.moves, found.keeps, found.replaces) == (True, True, True)
 
-    def test_a_file_that_stays_locked(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+    def test_a_file_is_processed_for_a_moment(self, faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+        """As on Infinite Scale, which refuses to read and to move it meanwhile."""
+        for method in ("MOVE", "GET", "DELETE"):
+            faulty.fail(method, says(425), says(425))
+        found = faulty_folder.capabilities("check-1")
+        assert (found.moves, found.keeps, found.replaces) == (True, True, True)
+
+    def test_a_file_that_stays_locked(
+        self, faulty: FaultyServer, faulty_folder: WebDavFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("shared.folder.capabilities.HELD_S", (0.01, 0.01))
         faulty.always_fail("PUT", says(423))
         with pytest.raises(TransientError, match="423 Locked"):
             faulty_folder.capabilities("check-1")

@@ -82,11 +82,14 @@ def test_passing_failures_are_waited_out_and_told_once(bench: Bench, caplog: pyt
     assert all(record.getMessage().startswith("north: ") for record in caplog.records)
 
 
-def test_a_lock_that_lasts_a_moment_is_no_trouble(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("status", [423, 425])
+def test_a_file_that_is_held_for_a_moment_is_no_trouble(
+    bench: Bench, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
     caplog.set_level(logging.INFO, "shared.folder.retrying")
     bench.server.files["status.json"] = b"content"
     for times in (1, 3):
-        bench.server.fail("GET", *[says(423)] * times)
+        bench.server.fail("GET", *[says(status)] * times)
         assert bench.folder().read("status.json", max_bytes=10) == b"content"
     assert (bench.told, caplog.records) == ([], [])
 

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,7 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import ActionRequiredError, DropfedError, NotFoundError, RejectedError, TransientError
+from shared.errors import (
+    ActionRequiredError,
+    DropfedError,
+    NotFoundError,
+    ProcessingError,
+    RejectedError,
+    TransientError,
+)
 from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
 from shared.folder.sockets import LEAST_BYTES
 from shared.folder.webdav import WebDavFolder
@@ -34,6 +42,7 @@ from tests.ports import free_port
         (410, NotFoundError, "is not there"),
         (413, ActionRequiredError, "upload limit"),
         (423, TransientError, "423 Locked"),
+        (425, ProcessingError, "425"),
         (429, TransientError, "429"),
         (500, TransientError, "500"),
         (502, TransientError, "502"),
@@ -65,6 +74,65 @@ def test_a_full_disk_and_a_lost_right_stand_when_writing(
     faulty.fail("PUT", says(400))  # what servers say to a body that was cut on its way
     with pytest.raises(TransientError):
         faulty_folder.upload("f", tmp_path / "source")
+
+
+class Processing:
+    """A server that works on each file that it gets, and moves none meanwhile, as Infinite Scale does."""
+
+    def __init__(self, server: FaultyServer, refusals: int, refusal: tuple[int, bytes]) -> None:
+        self._refusals, self._left, self._refusal = refusals, 0, refusal
+        server.always_fail("PUT", self.put)
+        server.always_fail("MOVE", self.move)
+
+    def put(self, handler: Handler) -> None:
+        self._left = self._refusals
+        handler.body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        handler.answer(*handler.behave())
+
+    def move(self, handler: Handler) -> None:
+        self._left -= 1
+        handler.answer(*(self._refusal if self._left >= 0 else handler.behave()))
+
+
+@pytest.mark.parametrize("refusal", [(425, b""), (503, b"<s:message>file is still in post-processing</s:message>")])
+def test_what_the_server_still_works_on_is_moved_afterwards_and_not_sent_again(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, monkeypatch: pytest.MonkeyPatch, refusal: tuple[int, bytes]
+) -> None:
+    monkeypatch.setattr("shared.folder.webdav.PROCESSED_S", (0.01,) * 5)
+    Processing(faulty, 5, refusal)
+    faulty_folder.create("a/f", b"one")
+    assert (faulty.files["a/f"], faulty.count("PUT")) == (b"one", 1)
+    Processing(faulty, 6, refusal)
+    with pytest.raises(ProcessingError, match=f"cannot do MOVE now: {refusal[0]}"):
+        faulty_folder.overwrite("a/f", b"two")
+    assert (faulty.files["a/f"], faulty.count("PUT")) == (b"one", 2)
+
+
+def test_that_wait_can_be_interrupted(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.folder.webdav.PROCESSED_S", (3600.0,))
+    Processing(faulty, 2, (425, b""))
+    with cut_soon(faulty_folder), pytest.raises(TransientError):
+        faulty_folder.overwrite("f", b"x")
+
+
+@contextmanager
+def cut_soon(folder: WebDavFolder) -> Iterator[None]:
+    """Interrupt the folder again and again, as whoever wants to stop does."""
+    is_over = threading.Event()
+
+    def cut() -> None:
+        while not is_over.wait(0.05):
+            folder.interrupt()
+
+    cutting = threading.Thread(target=cut)
+    cutting.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        cutting.join()
 
 
 @pytest.mark.parametrize("retry_after", ["17", "date", "soon", "-4", ""])
