@@ -163,7 +163,7 @@ class Connection:
         session, self._sockets = client.session, Sockets(stall_s)
         for scheme in ("http://", "https://"):
             session.mount(scheme, Adapter(self._sockets))
-        self._login = PasswordLogin(user, password)
+        self._login = PasswordLogin(self._origin, user, password, self.shown_user)
         session.auth = None if user == NOBODY else self._login
         session.trust_env = False  # never ~/.netrc; the proxy is the one thing taken from the environment
         session.proxies = proxies_to(self.url)
@@ -317,9 +317,11 @@ class Connection:
             body = b""  # requests would send an empty iterable chunked, and some servers then store nothing
         try:
             response: requests.Response = self._client.execute_request(method, self.quoted(path) + query, body, lines)
+            self._login.taken(response.request)
             return response
         except _RefusalError as refusal:
-            self._login.is_refused |= refusal.answer.status == 401
+            if refusal.answer.status == 401:
+                self._login.refused()
             raise
         except DropfedError:
             raise

@@ -1,9 +1,17 @@
-"""How the password is shown to the server: by Basic, and by Digest from when the server first asks for that alone."""
+"""How the password is shown to the server: by Basic, and by Digest from when the server first asks for that alone.
+
+Servers lock an account, or all that comes from one address, after some wrong passwords. So one that was refused some
+times is left alone for an hour, unless it is another by then; a server may have been wrong, so it is then tried again.
+"""
 
 from __future__ import annotations
 
+import math
+import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 from requests import PreparedRequest, Response
@@ -11,7 +19,12 @@ from requests.auth import AuthBase, HTTPBasicAuth, HTTPDigestAuth
 
 from shared.doors import Refusal, door
 from shared.doors.http_answer import offers
+from shared.errors import ActionRequiredError
 from shared.folder.answers import drain
+from shared.moments import moment_text
+
+MOST_REFUSALS = 3
+LEFT_ALONE_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -32,39 +45,89 @@ class Password:
         return cls(lambda: text)
 
 
+class _Refusals:
+    """What a server said of one user's password, over all connections of this process.
+
+    Attributes:
+        times: how often in a row it has refused the newest that it was shown.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+        self.times = 0
+        self._at = -math.inf
+
+    def add(self, text: str) -> None:
+        self.times = self.times + 1 if text == self._text else 1
+        self._text, self._at = text, time.monotonic()
+
+    def end(self) -> None:
+        self.times = 0
+
+    def wait_s(self, text: str) -> float:
+        """Return for how many seconds more this password is left alone; none or fewer if it may be shown."""
+        is_left_alone = text == self._text and self.times >= MOST_REFUSALS
+        return self._at + LEFT_ALONE_S - time.monotonic() if is_left_alone else 0.0
+
+
+_REFUSALS: defaultdict[tuple[str, str], _Refusals] = defaultdict(_Refusals)
+"""By server and user."""
+
+
 class PasswordLogin(AuthBase):
     """Speaks for one user over one connection.
 
     Attributes:
         kind: what the server wants, as far as it has said.
-        is_refused: the server refused the password; before the next request it is read again.
     """
 
-    def __init__(self, user: str, password: Password) -> None:
+    def __init__(self, server: str, user: str, password: Password, shown_user: str) -> None:
         """Read the password.
+
+        Args:
+            server: its address, without a path.
+            shown_user: the user, as people may read it.
 
         Raises:
             ActionRequiredError: it cannot be read.
         """
         self.kind: Literal["Basic", "Digest"] = "Basic"
+        self._refusals = _REFUSALS[server, user]
+        self._server = server
+        self._shown_user = shown_user
         self._user = user
         self._password = password
         self._read()
 
     def _read(self) -> None:
-        text = self._password.read()
-        self._basic = HTTPBasicAuth(self._user.encode(), text.encode())  # as text it would go out as Latin-1
-        self._digest = _Digest(self._user, text)
-        self.is_refused = False
+        self._text = self._password.read()
+        self._basic = HTTPBasicAuth(self._user.encode(), self._text.encode())  # as text it would go out as Latin-1
+        self._digest = _Digest(self._user, self._text)
+
+    def refused(self) -> None:
+        """Note that the server refused the password; until it takes one, that is read anew before each request."""
+        self._refusals.add(self._text)
+
+    def taken(self, request: PreparedRequest) -> None:
+        """Note that the server took a request. A session's cookie counts for more than the password beside it."""
+        if "Cookie" not in request.headers:
+            self._refusals.end()
 
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
         """Put the header on a request that is about to go out.
 
         Raises:
-            ActionRequiredError: the password was refused, and cannot be read any more.
+            ActionRequiredError: the password was refused, and cannot be read any more, or is to be left alone.
         """
-        if self.is_refused:
+        if self._refusals.times:
             self._read()
+        if (wait_s := self._refusals.wait_s(self._text)) > 0:
+            again_at = moment_text(datetime.now().timestamp() + wait_s)
+            raise ActionRequiredError(
+                f"{self._server} has refused user {self._shown_user!r} with this password {MOST_REFUSALS} times, and "
+                f"more could lock the account: it is shown again at {again_at}, or once it is another; "
+                f"{self._password.remedy}."
+            )
         if self.kind == "Digest":
             self._digest(request)
         else:

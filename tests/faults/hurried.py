@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from shared import polling
-from shared.folder import forbearing, retrying, webdav
+from shared.folder import forbearing, login, retrying, webdav
 
 QUICKER = 7200
 """How many times as fast time goes on for locks."""
@@ -29,6 +29,7 @@ CONSTANTS: tuple[tuple[Any, str, float], ...] = (
     (retrying, "LONGEST_RETRY_AFTER_S", 0.1),
     (retrying, "ROOT_SEEN_EVERY_S", 1.0),
     (polling, "SHORTEST_INTERVAL_S", 0.02),
+    (login, "LEFT_ALONE_S", 0.1),
     (forbearing, "LOCKED_FOR_S", forbearing.LOCKED_FOR_S / QUICKER),
     (forbearing, "LEFT_ALONE_S", forbearing.LEFT_ALONE_S / QUICKER),
 )

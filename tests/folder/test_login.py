@@ -16,6 +16,7 @@ from requests.utils import parse_dict_header
 from shared.errors import ActionRequiredError
 from shared.folder.connection import SESSION_S, Connection
 from shared.folder.durable import write_file
+from shared.folder.login import LEFT_ALONE_S, MOST_REFUSALS, Password
 from shared.folder.webdav import WebDavFolder
 from shared.settings import kept_password
 from tests.folder.faulty import FaultyServer, Handler, says
@@ -128,6 +129,37 @@ def test_a_password_that_is_corrected_is_taken_up(
     assert faulty.files == {"one": bytes(SIZE)}
 
 
+def test_a_password_that_is_refused_again_and_again_is_left_alone_for_an_hour(
+    faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over all connections of a process, for a server may lock the account; until the password is another."""
+    now_s, text = 0.0, "old"
+    monkeypatch.setattr("shared.folder.login.time", SimpleNamespace(monotonic=lambda: now_s))
+    password = Password(lambda: text, "correct it")
+    folders = [WebDavFolder(faulty.url, USER, password) for _ in range(2)]
+    faulty.always_fail("PROPFIND", says(401))
+
+    def refusals() -> int:
+        """How many requests go out of some tries by both."""
+        before = faulty.count("PROPFIND")
+        for folder in folders * 4:
+            with pytest.raises(ActionRequiredError, match=f"refuse[sd] user '{USER}'"):
+                folder.check()
+        return faulty.count("PROPFIND") - before
+
+    assert refusals() == MOST_REFUSALS
+    with pytest.raises(ActionRequiredError, match=r"is shown again at 20.*, or once it is another; correct it"):
+        folders[0].check()
+    now_s = LEFT_ALONE_S
+    assert refusals() == 1
+    text = "another wrong one"
+    assert refusals() == MOST_REFUSALS
+    faulty.always_fail("PROPFIND", None)  # type: ignore[arg-type]
+    text = "right"
+    for folder in folders:
+        folder.check()
+
+
 def require_basic(handler: Handler) -> None:
     handler.body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
     is_right = handler.headers.get("Authorization") == f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"
@@ -194,6 +226,17 @@ class TestSessions:
         monkeypatch.setattr("shared.folder.connection.time", SimpleNamespace(monotonic=lambda: began + SESSION_S))
         with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
             folder.read("f", max_bytes=1)
+
+    def test_a_session_does_not_make_a_refused_password_a_good_one(self, cloud: OwnCloud, folder: WebDavFolder) -> None:
+        another = WebDavFolder(folder.url, *NORTH)
+        for _ in range(MOST_REFUSALS):
+            assert folder.read("f", max_bytes=1) == b"x"
+            with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
+                another.check()
+        asked = len(cloud.addresses)
+        with pytest.raises(ActionRequiredError, match="has refused user 'north'"):
+            another.check()
+        assert len(cloud.addresses) == asked
 
     def test_a_session_belongs_to_its_connection(self, cloud: OwnCloud) -> None:
         connection = Connection(f"{cloud.url}{FILES}/north/retina", *NORTH, ca_file=None, stall_s=60)

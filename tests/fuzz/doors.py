@@ -7,6 +7,7 @@ value, or is refused. A refusal is one sentence. All else that is raised is a fi
 from __future__ import annotations
 
 import io
+import math
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
@@ -280,7 +281,8 @@ def answer(content: bytes) -> None:
         lambda: folder.upload("f", HOME / "source"),
         folder.room,
     )
-    with patch.object(HTTPConnection, "_new_conn", _answering(content[1:])):
+    is_asked = patch("shared.folder.login.MOST_REFUSALS", math.inf)
+    with patch.object(HTTPConnection, "_new_conn", _answering(content[1:])), is_asked:
         asked[content[0] % len(asked) if content else 0]()
 
 
