@@ -31,7 +31,7 @@ from shared.doors.schema import fill_json, fill_loosely
 from shared.errors import ActionRequiredError
 from shared.escaping import escape
 from shared.folder.address import checked_url
-from shared.folder.answers import MAX_REMARK_BYTES, Answer
+from shared.folder.answers import MAX_REMARK_BYTES, Answer, in_its_words
 from shared.folder.connection import NOBODY, Connection
 from shared.folder.login import Password
 from shared.folder.webdav import WebDavFolder
@@ -47,7 +47,6 @@ _NO_STATUS_PAGE = (401, 403, 404, 405, 410)
 _WITH_REASON = (400, 403, 404)  # refusals whose reason the server writes into the body
 _STALL_S = 60.0
 _ON_IT = re.compile(r"/(?:(?:remote|index|public|status|ocs/v[12])\.php|apps/files)(?:[/?#]|$)")  # behind the server
-MAX_REASON = 300  # characters shown of what a server says
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
@@ -295,7 +294,7 @@ class OwnCloud:
             )
         if reply is None or answer.status not in _WITH_REASON:
             raise self._connection.error(answer, method, where)
-        reason = escape(reply.meta.message or f"{answer.status}, without a reason")[:MAX_REASON]
+        reason = in_its_words(reply.meta.message or f"{answer.status}, without a reason")
         raise RefusedError(f"{self.server} was asked to {doing} and refuses: {reason}", answer.status)
 
 

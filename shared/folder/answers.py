@@ -16,11 +16,14 @@ from urllib.parse import urlsplit
 import requests
 from urllib3.exceptions import HTTPError
 
+from shared.doors.dav_error import reason_of
 from shared.doors.http_answer import delay_of, seconds_of
 from shared.errors import ActionRequiredError, DropfedError, LockedError, NotFoundError, ProcessingError, TransientError
+from shared.escaping import escape
 from shared.folder.sockets import LEAST_BYTES
 
 MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body is not a file
+MAX_REASON = 300  # characters shown of what a server says
 _PASSING = (408, 409, 412, 423, 425, 429)
 _TOKENS_ALONE = b"password login forbidden"  # said by ownCloud with 401 where passwords are not enough
 _NETWORK = (OSError, requests.RequestException, HTTPError)
@@ -94,8 +97,9 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
         user: who asked.
         remedy: what to do about a wrong user or password, as the end of a sentence.
     """
-    status = answer.status
+    status, reason = answer.status, reason_of(answer.body)
     said = f"{status} {_phrase(status)}"
+    because = f" ({in_its_words(reason.message)})" if reason and reason.message else ""
     if status == 401 and _TOKENS_ALONE in answer.body.lower():
         return ActionRequiredError(
             f"{where} lets user {user!r} in by an app password alone: make one in that account's security settings, "
@@ -108,7 +112,9 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
     if status == 401:
         return ActionRequiredError(f"{where} refuses user {user!r} or the password: {remedy}.")
     if status == 403:
-        return ActionRequiredError(f"{where} forbids {method} to user {user!r}: have the folder's owner permit it.")
+        return ActionRequiredError(
+            f"{where} forbids {method} to user {user!r}{because}: have the folder's owner permit it."
+        )
     if status in (404, 410):
         return NotFoundError(f"{where} is not there.")
     if status == 416:
@@ -119,8 +125,8 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
         return ActionRequiredError(f"There is no room left for {where}: free some space or have the quota raised.")
     # 400 on PUT is what Apache and ownCloud say when the body stalled or was cut on its way
     if status in _PASSING or status >= 500 or (status == 400 and method == "PUT"):
-        kind = ProcessingError if answer.is_processing else LockedError if status == 423 else TransientError
-        return kind(f"{where} cannot do {method} now: {said}.", retry_after_s=answer.retry_after_s)
+        said += because if status == 400 else ""  # of others its words may differ each time, and be told each time
+        return _passing(answer, method)(f"{where} cannot do {method} now: {said}.", retry_after_s=answer.retry_after_s)
     if 300 <= status < 400:
         return ActionRequiredError(
             f"{where} sends elsewhere, to {_shown(answer.location)}: configure the address that answers by itself."
@@ -131,9 +137,26 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
             "check the address, and whether a login page or a proxy stands before it."
         )
     return ActionRequiredError(
-        f"{where} refuses {method} with {said}: check that the address is a WebDAV folder "
+        f"{where} refuses {method} with {said}{because}: check that the address is a WebDAV folder "
         "and that nothing on the way forbids this method."
     )
+
+
+def _passing(answer: Answer, method: str) -> type[TransientError]:
+    """Return the kind of a trouble that passes. ownCloud says 500 to a MOVE of what is locked, and why."""
+    if answer.is_processing:
+        return ProcessingError
+    if answer.status == 423:
+        return LockedError
+    if (answer.status, method) != (500, "MOVE"):
+        return TransientError
+    reason = reason_of(answer.body)
+    return LockedError if reason is None or "Locked" in reason.exception else TransientError
+
+
+def in_its_words(text: str) -> str:
+    """Return what a server says as it may be shown: on one line, and not too long."""
+    return escape(text.strip())[:MAX_REASON]
 
 
 def explain_silence(error: Exception, url: str, stall_s: float) -> TransientError | ActionRequiredError:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shared.errors import DropfedError, LockedError, NotFoundError, TransientError
+from shared.errors import DropfedError, NotFoundError, TransientError
 from shared.folder.connection import Connection, FileBody
 from shared.folder.meter import Meter
 
@@ -149,8 +149,6 @@ class ChunkedUploads:
         answer = self._connection.send("MOVE", f"{home}/.file", headers=headers)
         if answer.status in (201, 204) or self._size_of(target) == size:
             return
-        if answer.status == 500:  # of a lock, in ownCloud's words
-            raise LockedError(str(self._connection.error(answer, "MOVE", target)))
         if answer.status in (400, 404, 412):
             where = self._connection.where(target)
             raise TransientError(f"{where} was not put together by the server ({answer.status}).")

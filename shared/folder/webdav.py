@@ -330,8 +330,6 @@ class WebDavFolder(Folder):
             answer = self._connection.relocate("MOVE", source, target, overwrite=overwrite)
         if answer.status == 412:
             self._connection.send("DELETE", source)
-        if answer.status == 500:  # of a lock, in ownCloud's words; what was moved was just put there
-            raise LockedError(str(self._connection.error(answer, "MOVE", target)))
         self._require(answer, (201, 204), "MOVE", target)
 
     def _is_interrupted(self, pause_s: float) -> bool:

@@ -146,6 +146,12 @@ def multistatus(found: dict[str, int | None]) -> bytes:
     return f'<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">{responses}</D:multistatus>'.encode()
 
 
+def dav_error(exception: str, message: str) -> bytes:
+    """Return the document in which sabre/dav, and so ownCloud and Nextcloud, say why they refuse."""
+    said = f"<s:exception>{exception}</s:exception><s:message>{message}</s:message>"
+    return f'<?xml version="1.0"?><d:error xmlns:d="DAV:" xmlns:s="http://sabredav.org/ns">{said}</d:error>'.encode()
+
+
 def says(status: int, body: bytes = b"", *headers: tuple[str, str]) -> Fault:
     """Read the request, do nothing, and answer."""
     return Say(status, body, headers)

@@ -10,7 +10,7 @@ import pytest
 from shared.errors import AlreadyExistsError, LeftAloneError, LockedError, TransientError
 from shared.folder.forbearing import LEFT_ALONE_S, LOCKED_FOR_S, ForbearingFolder
 from shared.folder.webdav import WebDavFolder
-from tests.folder.faulty import FaultyServer, hangs_up, says
+from tests.folder.faulty import FaultyServer, dav_error, hangs_up, says
 
 NAME = "manifest.json"
 
@@ -79,6 +79,20 @@ def test_a_server_with_another_trouble_is_not_left_alone(
     with pytest.raises(TransientError, match="cut"):
         folder.create(NAME, b"content")
     with pytest.raises(LockedError):  # its ten minutes begin anew
+        folder.create(NAME, b"content")
+
+
+def test_a_move_that_fails_for_another_reason_is_no_lock(
+    faulty: FaultyServer, folder: ForbearingFolder, clock: SimpleNamespace
+) -> None:
+    """What names no reason may be a lock, and is taken for one, for nothing else would end that."""
+    faulty.always_fail("MOVE", says(500, dav_error("Doctrine\\DBAL\\Exception\\DriverException", "database is locked")))
+    for clock.s in (0, LOCKED_FOR_S, 2 * LOCKED_FOR_S):
+        with pytest.raises(TransientError, match="cannot do MOVE now: 500") as caught:
+            folder.create(NAME, b"content")
+        assert not isinstance(caught.value, LockedError)
+    faulty.always_fail("MOVE", says(500, dav_error("OCP\\Lock\\LockedException", "is locked")))
+    with pytest.raises(LockedError):
         folder.create(NAME, b"content")
 
 

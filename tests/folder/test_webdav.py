@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 import subprocess
 import threading
@@ -26,7 +27,7 @@ from shared.errors import (
 from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
 from shared.folder.sockets import LEAST_BYTES
 from shared.folder.webdav import WebDavFolder
-from tests.folder.faulty import FaultyServer, Handler, hangs_up, multistatus, says
+from tests.folder.faulty import FaultyServer, Handler, dav_error, hangs_up, multistatus, says
 from tests.ports import free_port
 
 
@@ -74,6 +75,32 @@ def test_a_full_disk_and_a_lost_right_stand_when_writing(
     faulty.fail("PUT", says(400))  # what servers say to a body that was cut on its way
     with pytest.raises(TransientError):
         faulty_folder.upload("f", tmp_path / "source")
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (415, "refuses PUT with 415 Unsupported Media Type (Virus X is detected): check that"),
+        (403, "forbids PUT to user 'north' (Virus X is detected): have"),
+        (400, "cannot do PUT now: 400 Bad Request (Virus X is detected)."),
+    ],
+)
+def test_the_servers_reason_is_told_on_one_line_and_bounded(
+    status: int, said: str, faulty: FaultyServer, faulty_folder: WebDavFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "source").write_bytes(b"x")
+    faulty.fail("PUT", says(status, dav_error("X", "Virus X is detected")))
+    faulty.fail("PUT", says(status, dav_error("X", f"&#10;Virus&#10;\x9b{'long' * 1000}")))
+    with pytest.raises(DropfedError, match=re.escape(said)):
+        faulty_folder.upload("f", tmp_path / "source")
+    with pytest.raises(DropfedError, match=r"\(Virus\\n\\x9blonglong") as caught:
+        faulty_folder.upload("f", tmp_path / "source")
+    assert len(str(caught.value)) < 700
+    for body in (b"<html>no</html>", b"<d:error", dav_error("X", "").replace(b"?>", b"?><!DOCTYPE x>"), b""):
+        faulty.fail("PUT", says(status, body))
+        with pytest.raises(DropfedError) as caught:
+            faulty_folder.upload("f", tmp_path / "source")
+        assert "(" not in str(caught.value)
 
 
 class Processing:

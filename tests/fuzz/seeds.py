@@ -37,7 +37,7 @@ from shared.exchange.weights import write_tensors
 from shared.learning.schedules import round_configuration
 from site_client.setup import settings_of
 from tests.federation.running import run_configuration
-from tests.folder.faulty import multistatus
+from tests.folder.faulty import dav_error, multistatus
 from tests.fuzz.doors import CLOSING, CONTENT_KEY, HOME, KEY, SURVEY, TENSORS
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -168,7 +168,7 @@ def _frames() -> Iterator[bytes]:
 
 
 def _answers() -> Iterator[bytes]:
-    document = multistatus({"": None, "f": 5})
+    document, refusal = multistatus({"": None, "f": 5}), dav_error("X", "Virus &amp; more")
     for asked, head in enumerate(
         (
             b"HTTP/1.1 207 Multi-Status\r\nContent-Length: %d\r\n\r\n" % len(document) + document,
@@ -178,6 +178,7 @@ def _answers() -> Iterator[bytes]:
             b"HTTP/1.1 503 Busy\r\nRetry-After: Wed, 21 Oct 2026 07:28:00 GMT\r\nDate: 5\r\nContent-Length: 0\r\n\r\n",
             b'HTTP/1.1 401 No\r\nWWW-Authenticate: Digest realm="x", nonce="y", qop="auth"\r\n\r\n',
             b"HTTP/1.1 302 Elsewhere\r\nLocation: http://127.0.0.1/\r\nSet-Cookie: a=b; path=/\r\n\r\n",
+            b"HTTP/1.1 403 No\r\nContent-Length: %d\r\n\r\n" % len(refusal) + refusal,
         )
     ):
         yield bytes([asked]) + head
