@@ -145,7 +145,8 @@ class Cloud(Host):
         if self._admin is not None and self.wish.shared_by == "account":
             account = self._admin.account(self.wish.accounts[site])
         is_ours = account is not None and self._is_ours(site, found)
-        mounted = self._mounted(site, share) if share and is_ours else share
+        is_open = is_ours and account is not None and account.is_enabled
+        mounted = self._mounted(site, share) if share and is_open else share
         return replace(
             found,
             account=account,
@@ -159,7 +160,9 @@ class Cloud(Host):
     def _is_its(self, share: Share, site: str, found: Facts) -> bool:
         """Return whether a share is that site's."""
         if self.wish.shared_by != "link":
-            return (share.share_type, share.share_with) == (ACCOUNT, self.wish.accounts[site])
+            # servers know an account whatever the case of its letters, and tell its name as it was made
+            account = (share.share_with or "").casefold()
+            return share.share_type == ACCOUNT and account == self.wish.accounts[site].casefold()
         if share.share_type != LINK:
             return False
         is_invited = found.invite is not None and found.invite.user == share.token
@@ -269,7 +272,7 @@ class Cloud(Host):
         password = self._password(site) if self.wish.tells_passwords else None
         if share.share_type == LINK and share.token is not None:
             return Entrance(link_url(self._server), share.token, password)
-        account = self.wish.accounts[site]
+        account = share.share_with or self.wish.accounts[site]
         try:
             target = check_path((share.file_target or "").strip("/"))
         except ValueError:

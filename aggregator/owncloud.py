@@ -28,7 +28,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints
 
 from shared.doors import Refusal
 from shared.doors.schema import fill_json, fill_loosely
-from shared.errors import ActionRequiredError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.escaping import escape
 from shared.folder.address import checked_url
 from shared.folder.answers import MAX_REMARK_BYTES, Answer, in_its_words
@@ -47,6 +47,7 @@ _NO_STATUS_PAGE = (401, 403, 404, 405, 410)
 _WITH_REASON = (400, 403, 404)  # refusals whose reason the server writes into the body
 _STALL_S = 60.0
 _ON_IT = re.compile(r"/(?:(?:remote|index|public|status|ocs/v[12])\.php|apps/files)(?:[/?#]|$)")  # behind the server
+_OTHER_INTERFACES = {"Infinite Scale", "OpenCloud"}
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
@@ -131,6 +132,7 @@ class _Status(_FromServer):
     maintenance: bool
     versionstring: str
     productname: str = "ownCloud"
+    product: str = ""
 
 
 def server_of(address: str) -> str:
@@ -146,7 +148,13 @@ def server_of(address: str) -> str:
 def bytes_of(quota: str) -> int | None:
     """Return a quota, as in "5 GB", in bytes; None if it is no amount, as "none" and "default"."""
     amount = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,3})?) ?([KMGT]?B)?", quota.strip(), re.IGNORECASE)
-    return None if amount is None else int(float(amount[1]) * _UNITS[(amount[2] or "B").upper()])
+    return None if amount is None else round(float(amount[1]) * _UNITS[(amount[2] or "B").upper()])
+
+
+def kept_quota(size: int) -> str:
+    """Return what a server keeps of a quota in bytes, 1 or more: in the largest unit, with one decimal."""
+    unit, of_unit = [(unit, of_unit) for unit, of_unit in _UNITS.items() if of_unit <= size][-1]
+    return f"{round(size / of_unit, 1):g} {unit}"
 
 
 def product_of(server: str, ca_file: Path | None) -> str | None:
@@ -155,6 +163,7 @@ def product_of(server: str, ca_file: Path | None) -> str | None:
     Both tell it to everybody, so nobody's password is shown.
 
     Raises:
+        ConfigurationError: its accounts and shares are not made as theirs are.
         DropfedError: it cannot be reached, or is under maintenance.
     """
     connection = Connection(server, NOBODY, "", ca_file=ca_file, stall_s=_STALL_S)
@@ -167,6 +176,10 @@ def product_of(server: str, ca_file: Path | None) -> str | None:
         status = fill_json(_Status, answer.body, MAX_REMARK_BYTES)
     except Refusal:
         return None
+    if other := _OTHER_INTERFACES & {status.product, status.productname}:
+        raise ConfigurationError(
+            [f"{server} is {other.pop()}: make accounts and shares there by hand, then use dropfed-aggregator init"]
+        )
     if status.maintenance:
         raise ActionRequiredError(f"{server} is under maintenance: run the command again when it is over.")
     return escape(f"{status.productname} {status.versionstring}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from aggregator.configuration import FILE
-from aggregator.owncloud import EVERYTHING, Account, Share, bytes_of
+from aggregator.owncloud import EVERYTHING, Account, Share, bytes_of, kept_quota
 from aggregator.setup import Entrance, led, misnamed
 from shared.errors import ConfigurationError
 from shared.exchange.records.messages import Invite
@@ -110,8 +110,10 @@ def require_sense(wish: Wish, owner: str, admin: str | None) -> None:
             problems.append(f"--site {site}: has the account of {other}, {account}; give each its own")
         if not account.isprintable() or set(account) & set("/\\") or account != account.strip():
             problems.append(f"--site {site}: its account's name cannot be used; take another")
-    if wish.quota is not None and not bytes_of(wish.quota):
+    if wish.quota is not None and not (size := bytes_of(wish.quota)):
         problems.append("--quota: must be an amount, as in '50 GB'")
+    elif wish.quota is not None and bytes_of(kept_quota(size)) != size:
+        problems.append(f"--quota: a server would keep {wish.quota} as {kept_quota(size)}; write that")
     if admin is None and (wish.shared_by == "account" or wish.quota is not None):
         problems.append(NO_ADMIN)
     if wish.shared_by == "share" and wish.tells_passwords:

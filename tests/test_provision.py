@@ -32,6 +32,7 @@ from site_client.configuration import read_configuration as read_site
 from tests.canary import password_of
 from tests.federation.running import run_configuration
 from tests.folder.owncloud import OwnCloud
+from tests.folder.owncloud_handler import Handler
 from tests.folder.servers import embedded
 
 AGGREGATOR, ADMIN = "aggregator", "root"
@@ -310,6 +311,18 @@ def test_a_quota_is_corrected_and_only_then(work: Path, cloud: OwnCloud) -> None
     assert "must be an amount" in by_accounts(work, cloud, "--quota", "a lot").output
 
 
+@pytest.mark.parametrize("is_nextcloud", [False, True])
+def test_a_quota_that_servers_round_is_refused_with_the_one_to_write(
+    work: Path, cloud: OwnCloud, is_nextcloud: bool
+) -> None:
+    cloud.is_nextcloud = is_nextcloud
+    assert "would keep 2500 GB as 2.4 TB; write that" in by_accounts(work, cloud, "--quota", "2500 GB").output
+    assert "would keep 1740 MB as 1.7 GB; write that" in by_accounts(work, cloud, "--quota", "1740 MB").output
+    assert changes(cloud) == []
+    assert by_accounts(work, cloud, "--quota", "1.7 GB").exit_code == 0
+    assert "nothing was missing" in by_accounts(work, cloud, "--quota", "1.7 GB").output
+
+
 # --- accounts that were there before -----------------------------------------------------------------------
 
 
@@ -326,6 +339,18 @@ def test_folders_are_shared_with_accounts_that_are_there(work: Path, cloud: OwnC
     refused = provision(work, cloud.url, "--by", "share", sites=("--site", "south=nobody"))
     assert refused.exit_code == 1
     assert "was asked to share retina/south with nobody and refuses: Please specify a valid user" in refused.output
+
+
+def test_an_account_is_found_whatever_the_case_of_its_letters(work: Path, cloud: OwnCloud) -> None:
+    cloud.users["North"] = password_of("north")
+    (cloud.store.root / "North").mkdir()
+    made = provision(work, cloud.url, "--by", "share", sites=("--site", "north"))
+    assert made.exit_code == 0, made.output
+    assert (read_invite(work, "north").url, read_invite(work, "north").user) == (
+        f"{cloud.url}/remote.php/dav/files/North/north",
+        "North",
+    )
+    assert "nothing was missing" in provision(work, cloud.url, "--by", "share", sites=("--site", "north")).output
 
 
 # --- public links ------------------------------------------------------------------------------------------
@@ -379,7 +404,9 @@ def test_other_shares_of_a_folder_are_told_of(work: Path, cloud: OwnCloud) -> No
 # --- taking back -------------------------------------------------------------------------------------------
 
 
-def test_an_account_is_shut_out_and_let_in_again(work: Path, cloud: OwnCloud) -> None:
+@pytest.mark.parametrize("is_nextcloud", [False, True])
+def test_an_account_is_shut_out_and_let_in_again(work: Path, cloud: OwnCloud, is_nextcloud: bool) -> None:
+    cloud.is_nextcloud = is_nextcloud
     by_accounts(work, cloud)
     enter(work, "north").create("mark", b"x")
     kept = contents(cloud.store.root / AGGREGATOR)
@@ -398,6 +425,9 @@ def test_an_account_is_shut_out_and_let_in_again(work: Path, cloud: OwnCloud) ->
     assert "done: north: enable account north" in again.output, again.output
     assert enter(work, "north").read("mark", max_bytes=1) == b"x"
     assert read_invite(work, "north").enrolment_secret == secret
+    cloud.disabled.add("south")
+    again = by_accounts(work, cloud)
+    assert "done: south: enable account south" in again.output, again.output
 
 
 def test_a_link_is_taken_back_and_a_new_one_has_a_new_password(work: Path, cloud: OwnCloud) -> None:
@@ -479,6 +509,18 @@ def test_the_server_is_looked_at_before_a_password_is_asked_for(
         monkeypatch.setenv("DROPFED_AGGREGATOR_PASSWORD", "of somebody else")
         astray = provision(tmp_path / "other", server.url_of("north"))
         assert "or have whoever runs the server see whether that account may enter there" in astray.output
+
+
+@pytest.mark.parametrize("product", ["Infinite Scale", "OpenCloud"])
+def test_a_server_with_another_interface_for_accounts_is_refused(
+    work: Path, cloud: OwnCloud, product: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Handler._status
+    monkeypatch.setattr(Handler, "_status", lambda handler: told(handler) | {"product": product})
+    refused = by_accounts(work, cloud)
+    assert refused.exit_code == 2
+    assert f"is {product}: make accounts and shares there by hand" in refused.output
+    assert changes(cloud) == []
 
 
 def test_a_wrong_password_of_the_aggregator_is_not_kept(

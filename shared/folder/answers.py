@@ -27,7 +27,8 @@ MAX_REASON = 300  # characters shown of what a server says
 _PASSING = (408, 409, 412, 423, 425, 429)
 _TOKENS_ALONE = b"password login forbidden"  # said by ownCloud with 401 where passwords are not enough
 _NETWORK = (OSError, requests.RequestException, HTTPError)
-_DISABLED = b"user disabled"  # likewise, of an account that nobody may enter
+_DISABLED = {401: b"user disabled", 503: b"loginexception"}
+"""Likewise, of an account that nobody may enter: by ownCloud, by Nextcloud."""
 
 
 class RangeError(TransientError):
@@ -105,7 +106,7 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
             f"{where} lets user {user!r} in by an app password alone: make one in that account's security settings, "
             "and use it as the password."
         )
-    if status == 401 and _DISABLED in answer.body.lower():
+    if status in _DISABLED and _DISABLED[status] in answer.body.lower():
         return ActionRequiredError(
             f"{where} says that account {user!r} is disabled: have whoever runs the server enable it."
         )

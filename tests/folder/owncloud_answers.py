@@ -78,6 +78,10 @@ class Answering(BaseHTTPRequestHandler):
         else:
             self._require_login(self.world.users.get(user) == password)
         if user in self.world.disabled:
+            if self.world.is_nextcloud:
+                raise Refusal(
+                    503, "Sabre\\DAV\\Exception\\ServiceUnavailable", "OC\\User\\LoginException: Account disabled"
+                )
             raise Refusal(401, "Sabre\\DAV\\Exception\\NotAuthenticated", "User disabled")
         self._begin_session(user)
         self.world.ocs.mount_for(user)

@@ -84,14 +84,14 @@ class Ocs:
         match method, names:
             case "GET", [name]:
                 quota = world.store.quotas.get(name)
-                definition = {"definition": "default" if quota is None else f"{quota >> 30} GB"}
+                definition = {"definition": "default" if quota is None else f"{quota / UNITS['GB']:g} GB"}
                 told = {"quota": -3 if quota is None else quota} if world.is_nextcloud else definition
                 is_enabled = name not in world.disabled
                 enabled = is_enabled if world.is_nextcloud else str(is_enabled).lower()
                 return {"id": name, "enabled": enabled, "quota": {"used": 0, **told}}
             case "PUT", [name]:
                 amount, unit = form["value"].split()
-                world.store.quotas[name] = int(amount) * UNITS[unit]
+                world.store.quotas[name] = round(float(amount) * UNITS[unit])
             case "PUT", [name, "disable"]:
                 world.disabled.add(name)
             case "PUT", [name, "enable"]:
@@ -133,8 +133,9 @@ class Ocs:
             raise OcsRefusal(400, 400, "A share requires permissions")
         share = Shared(secrets.token_hex(4), kind, user, folder, permissions, name=form.get("name", ""))
         if kind == ACCOUNT:
-            share.account, share.target = form["shareWith"], folder.name
-            if share.account not in world.users:
+            found = [user for user in world.users if user.lower() == form["shareWith"].lower()]
+            share.account, share.target = next(iter(found), None), folder.name
+            if share.account is None:
                 raise OcsRefusal(404, 404, "Please specify a valid user")
             if any((other.account, other.folder) == (share.account, folder) for other in world.shares.values()):
                 raise OcsRefusal(403, 403, "Path already shared with this user")
