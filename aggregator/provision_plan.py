@@ -110,16 +110,22 @@ def require_sense(wish: Wish, owner: str, admin: str | None) -> None:
             problems.append(f"--site {site}: has the account of {other}, {account}; give each its own")
         if not account.isprintable() or set(account) & set("/\\") or account != account.strip():
             problems.append(f"--site {site}: its account's name cannot be used; take another")
-    if wish.quota is not None and not (size := bytes_of(wish.quota)):
-        problems.append("--quota: must be an amount, as in '50 GB'")
-    elif wish.quota is not None and bytes_of(kept_quota(size)) != size:
-        problems.append(f"--quota: a server would keep {wish.quota} as {kept_quota(size)}; write that")
+    if wish.quota is not None:
+        problems += _misfits_of_quota(wish.quota)
     if admin is None and (wish.shared_by == "account" or wish.quota is not None):
         problems.append(NO_ADMIN)
     if wish.shared_by == "share" and wish.tells_passwords:
         problems.append("--passwords-in-invites: nobody here knows the passwords of accounts that were there before")
     if problems:
         raise ConfigurationError(problems)
+
+
+def _misfits_of_quota(quota: str) -> Iterator[str]:
+    size = bytes_of(quota)
+    if not size:
+        yield "--quota: must be an amount, as in '50 GB'"
+    elif bytes_of(kept_quota(size)) != size:
+        yield f"--quota: a server would keep {quota} as {kept_quota(size)}; write that"
 
 
 def plan(wish: Wish, facts: Mapping[str, Facts], quota: int | None) -> list[Step]:

@@ -10,6 +10,7 @@ from shared.doors.numbers import whole
 
 LONGEST_WAIT_S = 10**9
 _MOST_DIGITS = 9
+_KIND = re.compile(r"(?:^|,)\s*([A-Za-z0-9-]+)(?![A-Za-z0-9-]|\s*=)")
 _BEGINS = re.compile(r"bytes ([0-9]{1,18})-")
 
 
@@ -44,6 +45,11 @@ def delay_of(retry_after: str) -> float | None:
         return None
 
 
+def kinds_of(challenges: str) -> list[str]:
+    """Return the kinds of login that WWW-Authenticate offers, as it writes them."""
+    return _KIND.findall(challenges)
+
+
 def offers(challenges: str, kind: str) -> bool:
     """Return whether WWW-Authenticate offers a kind of login."""
-    return re.search(rf"(?:^|,)\s*{kind}\b(?!=)", challenges, re.IGNORECASE) is not None
+    return kind.lower() in map(str.lower, kinds_of(challenges))

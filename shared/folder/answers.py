@@ -17,7 +17,7 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from shared.doors.dav_error import reason_of
-from shared.doors.http_answer import delay_of, seconds_of
+from shared.doors.http_answer import delay_of, kinds_of, seconds_of
 from shared.errors import ActionRequiredError, DropfedError, LockedError, NotFoundError, ProcessingError, TransientError
 from shared.escaping import escape
 from shared.folder.sockets import LEAST_BYTES
@@ -26,6 +26,7 @@ MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body is not a file
 MAX_REASON = 300  # characters shown of what a server says
 _PASSING = (408, 409, 412, 423, 425, 429)
 _TOKENS_ALONE = b"password login forbidden"  # said by ownCloud with 401 where passwords are not enough
+_UNTRUSTED = b"untrusted domain"  # said by ownCloud and Nextcloud with 400, on a page
 _NETWORK = (OSError, requests.RequestException, HTTPError)
 _DISABLED = {401: b"user disabled", 503: b"loginexception"}
 """Likewise, of an account that nobody may enter: by ownCloud, by Nextcloud."""
@@ -101,17 +102,12 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
     status, reason = answer.status, reason_of(answer.body)
     said = f"{status} {_phrase(status)}"
     because = f" ({in_its_words(reason.message)})" if reason and reason.message else ""
-    if status == 401 and _TOKENS_ALONE in answer.body.lower():
-        return ActionRequiredError(
-            f"{where} lets user {user!r} in by an app password alone: make one in that account's security settings, "
-            "and use it as the password."
-        )
     if status in _DISABLED and _DISABLED[status] in answer.body.lower():
         return ActionRequiredError(
             f"{where} says that account {user!r} is disabled: have whoever runs the server enable it."
         )
     if status == 401:
-        return ActionRequiredError(f"{where} refuses user {user!r} or the password: {remedy}.")
+        return _login_refused(answer, where, user, remedy)
     if status == 403:
         return ActionRequiredError(
             f"{where} forbids {method} to user {user!r}{because}: have the folder's owner permit it."
@@ -124,6 +120,10 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
         return TooLargeError(f"{where} is larger than the server accepts: have its upload limit raised.")
     if status == 507:
         return ActionRequiredError(f"There is no room left for {where}: free some space or have the quota raised.")
+    if status == 400 and _UNTRUSTED in answer.body.lower():
+        return ActionRequiredError(
+            f"{where} does not answer under this name: have whoever runs the server add it to its trusted_domains."
+        )
     # 400 on PUT is what Apache and ownCloud say when the body stalled or was cut on its way
     if status in _PASSING or status >= 500 or (status == 400 and method == "PUT"):
         said += because if status == 400 else ""  # of others its words may differ each time, and be told each time
@@ -141,6 +141,22 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
         f"{where} refuses {method} with {said}{because}: check that the address is a WebDAV folder "
         "and that nothing on the way forbids this method."
     )
+
+
+def _login_refused(answer: Answer, where: str, user: str, remedy: str) -> ActionRequiredError:
+    """Translate 401; see ``explain``."""
+    wanted = kinds_of(answer.headers.get("WWW-Authenticate", ""))
+    if _TOKENS_ALONE in answer.body.lower():
+        return ActionRequiredError(
+            f"{where} lets user {user!r} in by an app password alone: make one in that account's security settings, "
+            "and use it as the password."
+        )
+    if wanted and not {"basic", "digest"} & {kind.lower() for kind in wanted}:
+        return ActionRequiredError(
+            f"{where} wants a login by {in_its_words(' or '.join(wanted))}, which dropfed does not speak: have whoever "
+            "runs the server allow passwords or app tokens (Basic) there."
+        )
+    return ActionRequiredError(f"{where} refuses user {user!r} or the password: {remedy}.")
 
 
 def _passing(answer: Answer, method: str) -> type[TransientError]:

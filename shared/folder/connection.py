@@ -168,7 +168,8 @@ class Connection:
         session.trust_env = False  # never ~/.netrc; the proxy is the one thing taken from the environment
         session.proxies = proxies_to(self.url)
         session.max_redirects = 0
-        session.headers.update({"Accept-Encoding": "identity", "User-Agent": "dropfed"})
+        # in English, for by some of a server's words its answers are told apart
+        session.headers.update({"Accept-Encoding": "identity", "Accept-Language": "en", "User-Agent": "dropfed"})
         session.hooks["response"].append(_stop_at_refusal)
         self._client = client
         self._session_ends_at = time.monotonic() + SESSION_S

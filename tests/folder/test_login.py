@@ -186,7 +186,19 @@ def test_basic_is_kept_where_both_are_offered(faulty: FaultyServer) -> None:
     assert [headers["Authorization"].split(" ")[0] for headers in faulty.headers] == ["Basic", "Basic"]
 
 
-@pytest.mark.parametrize("challenge", ['Digest realm="a", nonce="n", algorithm=UNKNOWN', "Negotiate", ""])
+@pytest.mark.parametrize(
+    ("challenge", "kinds"), [('Bearer realm="a, b=c", x="y"', "Bearer"), ("Negotiate, NTLM", "Negotiate or NTLM")]
+)
+def test_a_login_that_we_do_not_speak_is_told(faulty: FaultyServer, challenge: str, kinds: str) -> None:
+    faulty.always_fail("PROPFIND", says(401, b"", ("WWW-Authenticate", challenge)))
+    with pytest.raises(ActionRequiredError, match=f"wants a login by {kinds}, which dropfed does not speak"):
+        WebDavFolder(faulty.url, USER, PASSWORD).check()
+    assert faulty.headers[0]["Accept-Language"] == "en"  # or a server's words are not known
+
+
+@pytest.mark.parametrize(
+    "challenge", ['Digest realm="a", nonce="n", algorithm=UNKNOWN', 'Bearer realm="a", Basic realm="b"', ""]
+)
 def test_what_is_not_known_is_a_refusal(faulty: FaultyServer, challenge: str) -> None:
     faulty.always_fail("PROPFIND", says(401, b"", ("WWW-Authenticate", challenge)))
     with pytest.raises(ActionRequiredError, match="refuses user"):

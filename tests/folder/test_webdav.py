@@ -103,6 +103,14 @@ def test_the_servers_reason_is_told_on_one_line_and_bounded(
         assert "(" not in str(caught.value)
 
 
+def test_a_server_that_does_not_know_its_name_says_so(faulty: FaultyServer, faulty_folder: WebDavFolder) -> None:
+    page = b"<html>You are accessing the server from an untrusted domain.</html>"
+    for method, ask in (("PROPFIND", faulty_folder.check), ("PUT", lambda: faulty_folder.overwrite("f", b"x"))):
+        faulty.fail(method, says(400, page, ("Content-Type", "text/html")))
+        with pytest.raises(ActionRequiredError, match="have whoever runs the server add it to its trusted_domains"):
+            ask()
+
+
 class Processing:
     """A server that works on each file that it gets, and moves none meanwhile, as Infinite Scale does."""
 
