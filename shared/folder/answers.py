@@ -29,7 +29,7 @@ _TOKENS_ALONE = b"password login forbidden"  # said by ownCloud with 401 where p
 _UNTRUSTED = b"untrusted domain"  # said by ownCloud and Nextcloud with 400, on a page
 _NETWORK = (OSError, requests.RequestException, HTTPError)
 _DISABLED = {401: b"user disabled", 503: b"loginexception"}
-"""Likewise, of an account that nobody may enter: by ownCloud, by Nextcloud."""
+"""What is said of an account that nobody may enter: by ownCloud, by Nextcloud."""
 
 
 class RangeError(TransientError):
@@ -63,6 +63,27 @@ class Answer:
     def is_processing(self) -> bool:
         """The server still works on what was just written."""
         return self.status == 425 or (self.status == 503 and b"processing" in self.body.lower())
+
+    @property
+    def says_disabled(self) -> bool:
+        """Nobody may enter the account, whatever the password."""
+        return self.status in _DISABLED and _DISABLED[self.status] in self.body.lower()
+
+    @property
+    def wants_token(self) -> bool:
+        """The account is not entered by a password, whatever it is."""
+        return self.status == 401 and _TOKENS_ALONE in self.body.lower()
+
+    @property
+    def wants_other_login(self) -> bool:
+        """No password is taken at all."""
+        kinds = {kind.lower() for kind in kinds_of(self.headers.get("WWW-Authenticate", ""))}
+        return self.status == 401 and bool(kinds) and not kinds & {"basic", "digest"}
+
+    @property
+    def refuses_password(self) -> bool:
+        """The server takes passwords, and not this one."""
+        return self.status == 401 and not (self.says_disabled or self.wants_token or self.wants_other_login)
 
     @classmethod
     def of(cls, response: requests.Response, body: bytes | None = None) -> Answer:
@@ -102,7 +123,7 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
     status, reason = answer.status, reason_of(answer.body)
     said = f"{status} {_phrase(status)}"
     because = f" ({in_its_words(reason.message)})" if reason and reason.message else ""
-    if status in _DISABLED and _DISABLED[status] in answer.body.lower():
+    if answer.says_disabled:
         return ActionRequiredError(
             f"{where} says that account {user!r} is disabled: have whoever runs the server enable it."
         )
@@ -145,13 +166,13 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
 
 def _login_refused(answer: Answer, where: str, user: str, remedy: str) -> ActionRequiredError:
     """Translate 401; see ``explain``."""
-    wanted = kinds_of(answer.headers.get("WWW-Authenticate", ""))
-    if _TOKENS_ALONE in answer.body.lower():
+    if answer.wants_token:
         return ActionRequiredError(
             f"{where} lets user {user!r} in by an app password alone: make one in that account's security settings, "
             "and use it as the password."
         )
-    if wanted and not {"basic", "digest"} & {kind.lower() for kind in wanted}:
+    if answer.wants_other_login:
+        wanted = kinds_of(answer.headers.get("WWW-Authenticate", ""))
         return ActionRequiredError(
             f"{where} wants a login by {in_its_words(' or '.join(wanted))}, which dropfed does not speak: have whoever "
             "runs the server allow passwords or app tokens (Basic) there."
@@ -168,7 +189,7 @@ def _passing(answer: Answer, method: str) -> type[TransientError]:
     if (answer.status, method) != (500, "MOVE"):
         return TransientError
     reason = reason_of(answer.body)
-    return LockedError if reason is None or "Locked" in reason.exception else TransientError
+    return LockedError if reason is None or not reason.exception or "Locked" in reason.exception else TransientError
 
 
 def in_its_words(text: str) -> str:

@@ -322,7 +322,7 @@ class Connection:
             return response
         except _RefusalError as refusal:
             if refusal.answer.status == 401:
-                self._login.refused()
+                self._login.refused(is_wrong=refusal.answer.refuses_password)
             raise
         except DropfedError:
             raise

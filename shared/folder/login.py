@@ -49,24 +49,28 @@ class _Refusals:
     """What a server said of one user's password, over all connections of this process.
 
     Attributes:
-        times: how often in a row it has refused the newest that it was shown.
+        is_standing: it has let nobody in since it last refused to.
     """
 
     def __init__(self) -> None:
         self._text = ""
-        self.times = 0
+        self.is_standing = False
+        self._times = 0
         self._at = -math.inf
 
-    def add(self, text: str) -> None:
-        self.times = self.times + 1 if text == self._text else 1
+    def add(self, text: str, *, is_wrong: bool) -> None:
+        """Note one more; ``is_wrong``: for the password, and not for what the account may do."""
+        self.is_standing = True
+        self._times = (self._times if text == self._text else 0) + is_wrong
         self._text, self._at = text, time.monotonic()
 
     def end(self) -> None:
-        self.times = 0
+        self.is_standing = False
+        self._times = 0
 
     def wait_s(self, text: str) -> float:
         """Return for how many seconds more this password is left alone; none or fewer if it may be shown."""
-        is_left_alone = text == self._text and self.times >= MOST_REFUSALS
+        is_left_alone = text == self._text and self._times >= MOST_REFUSALS
         return self._at + LEFT_ALONE_S - time.monotonic() if is_left_alone else 0.0
 
 
@@ -104,9 +108,9 @@ class PasswordLogin(AuthBase):
         self._basic = HTTPBasicAuth(self._user.encode(), self._text.encode())  # as text it would go out as Latin-1
         self._digest = _Digest(self._user, self._text)
 
-    def refused(self) -> None:
+    def refused(self, *, is_wrong: bool) -> None:
         """Note that the server refused the password; until it takes one, that is read anew before each request."""
-        self._refusals.add(self._text)
+        self._refusals.add(self._text, is_wrong=is_wrong)
 
     def taken(self, request: PreparedRequest) -> None:
         """Note that the server took a request. A session's cookie counts for more than the password beside it."""
@@ -119,7 +123,7 @@ class PasswordLogin(AuthBase):
         Raises:
             ActionRequiredError: the password was refused, and cannot be read any more, or is to be left alone.
         """
-        if self._refusals.times:
+        if self._refusals.is_standing:
             self._read()
         if (wait_s := self._refusals.wait_s(self._text)) > 0:
             again_at = moment_text(datetime.now().timestamp() + wait_s)

@@ -186,6 +186,17 @@ def test_basic_is_kept_where_both_are_offered(faulty: FaultyServer) -> None:
     assert [headers["Authorization"].split(" ")[0] for headers in faulty.headers] == ["Basic", "Basic"]
 
 
+@pytest.mark.parametrize("said", [b"password login forbidden", b"User disabled"])
+def test_what_no_password_opens_is_told_for_as_long_as_it_stays(faulty: FaultyServer, said: bytes) -> None:
+    """No account is locked for it, and what is wrong with it must not be hidden."""
+    faulty.always_fail("PROPFIND", says(401, said))
+    folder = WebDavFolder(faulty.url, USER, PASSWORD)
+    for _ in range(MOST_REFUSALS + 2):
+        with pytest.raises(ActionRequiredError, match=r"by an app password alone|is disabled"):
+            folder.check()
+    assert faulty.count("PROPFIND") == MOST_REFUSALS + 2
+
+
 @pytest.mark.parametrize(
     ("challenge", "kinds"), [('Bearer realm="a, b=c", x="y"', "Bearer"), ("Negotiate, NTLM", "Negotiate or NTLM")]
 )
