@@ -147,7 +147,7 @@ def _division(work: Path) -> Iterator[Finding]:
     if blocks := kept(work, agreed_runs(read_ledger(work))).division.blocks:
         told = f"{pluralize(len(blocks), 'block')} of images; {DIVISION} and {BUDGET} belong into the backup"
     else:
-        told = "no image is dealt yet; all are when this site agrees to its first run, or answers its first survey"
+        told = "no image is dealt yet; all are when this site agrees to its first run, or its first survey arrives"
     yield Finding("ok", f"division: {told}")
 
 

@@ -22,6 +22,9 @@ from site_client.configuration import FILE, SiteConfiguration
 from site_client.disclosure import FEWEST_GROUPS
 from site_client.store import SCRATCH
 
+UNDEALT = "before the first run is agreed to or the first survey arrives"
+"""Until when groups, files and ``minimum_count`` may change at no price: the images are dealt then, for good."""
+
 
 def unit_and_table(task: str) -> tuple[str, str]:
     """Return what a task's units are called, and the table in which a hospital writes their groups."""
@@ -35,7 +38,7 @@ def told_ungrouped(task: str) -> str:
     torn = "two recordings" if what == "recording" else "both eyes"
     return (
         f"nobody has said whose each {what} is: {torn} of a person may be trained on and tested on; name `groups` in "
-        f"{FILE}, or a column group in {table}, before the first yes"
+        f"{FILE}, or a column group in {table}, {UNDEALT}"
     )
 
 
@@ -76,7 +79,7 @@ class Found:
         return (
             f"{pluralize(few, 'block')} of validation and test {'is' if few == 1 else 'are'} of fewer than "
             f"{FEWEST_GROUPS} patients or other groups, so scores of one or two people leave; a larger minimum_count "
-            f"in {FILE} makes blocks of more, before the first yes"
+            f"in {FILE} makes blocks of more, {UNDEALT}"
         )
 
     def told(self) -> list[str]:

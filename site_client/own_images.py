@@ -47,13 +47,22 @@ from site_client.apart import answered
 from site_client.configuration import FILE, SiteConfiguration
 from site_client.disclosure import withheld
 from site_client.division import division_here
-from site_client.folders import are_ungrouped, find, is_dealt, is_used, told_ungrouped, unit_and_table, units_in
+from site_client.folders import (
+    UNDEALT,
+    are_ungrouped,
+    find,
+    is_dealt,
+    is_used,
+    told_ungrouped,
+    unit_and_table,
+    units_in,
+)
 from site_client.policy import labels_named_by
 from site_client.store import SCRATCH
 
 SHOWN = 5
 """So many files are named in one line."""
-_UNTIL = "; do so before the first yes"
+_UNTIL = f"; do so {UNDEALT}"
 _TOO_LATE = (
     "; but these images are dealt: changed files are used by no run until `accept-division`, so keep the files as they "
     "are"

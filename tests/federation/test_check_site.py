@@ -31,6 +31,7 @@ from shared.plurals import pluralize
 from site_client import machine
 from site_client.cli import main
 from site_client.division import Budget, Kept, division_here, keep
+from site_client.folders import UNDEALT
 from site_client.machine import unit_of
 from site_client.own_images import image_files
 from tests.federation.running import POLICY, TASK, Federation, run_configuration, staging_run, write_data
@@ -276,7 +277,8 @@ def test_recordings_have_their_own_table_of_groups_and_silence_makes_no_copies(
     found = lines(north)
     assert line(found, "spectrograms: no recording lies in two splits").grade == "ok"
     whose = line(found, "spectrograms: nobody has said whose each recording is: two recordings of a person may be ")
-    assert "or a column group in recordings.csv, before the first yes" in whose.text
+    until = "before the first run is agreed to or the first survey arrives"
+    assert f"or a column group in recordings.csv, {until}" in whose.text
     in_other_bytes = (folder / "1.wav").read_bytes() + b"LIST\4\0\0\0INFO"
     (folder / "14.wav").write_bytes(in_other_bytes)
     splits = [f"{number},{('train', 'validation', 'test')[number % 3]}" for number in range(15)]
@@ -298,8 +300,8 @@ def test_empty_and_grey_masks_are_told(federation: Federation, north: Path, tmp_
     of_empty, of_grey = line(found, f"{TASK}: 1 mask is empty"), line(found, f"{TASK}: 1 mask has grey values")
     assert of_empty.grade == of_grey.grade == "warning"
     assert f", as masks/{empty.name}; " in of_empty.text and f", as masks/{grey.name}: " in of_grey.text
-    assert of_empty.text.endswith("mark it; do so before the first yes")
-    assert of_grey.text.endswith("save what is meant as black and white; do so before the first yes")
+    assert of_empty.text.endswith(f"mark it; do so {UNDEALT}")
+    assert of_grey.text.endswith(f"save what is meant as black and white; do so {UNDEALT}")
 
 
 @pytest.mark.parametrize("is_table", [False, True])
@@ -435,7 +437,7 @@ def test_what_to_do_about_files_is_said_with_until_when_they_may_be_changed(grad
     text.add_text("Patient", "Erika Mustermann")
     Image.open(first).save(first, pnginfo=text)
     begins = "dr_staging: 1 of 24 files hold text beside their pixels"
-    assert line(of_images(north), begins).text.endswith("export them without it; do so before the first yes")
+    assert line(of_images(north), begins).text.endswith(f"export them without it; do so {UNDEALT}")
     write_division(north, graded)
     told = line(of_images(north), begins).text
     assert "export them without it; but these images are dealt: changed files are used by no run until" in told
