@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 GUIDES = ("for-it.md", "for-pis.md", "for-auditors.md")
 PAGES = [ROOT / "README.md", *sorted(path for path in PAGE.parent.rglob("*.md") if path != PAGE)]
 CODE = re.compile(r"`([^`]+)`|^ {4,}(.+)$", re.MULTILINE)
+FENCE = re.compile(r"^ *```\w*$", re.MULTILINE)
 TYPED = re.compile(rf"\b({'|'.join(PROGRAMS)})[ ]+([a-z][a-z-]*)\b(.*)")
 OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
 
@@ -29,7 +30,7 @@ OPTIONS = {
 
 def told(text: str) -> Iterator[tuple[str, set[str]]]:
     """The commands in the code of a page, each with the options behind it."""
-    for found in CODE.finditer(text.replace("\\\n", " ")):
+    for found in CODE.finditer(FENCE.sub("", text).replace("\\\n", " ")):
         for typed in TYPED.finditer(found[1] or found[2]):
             yield f"{typed[1]} {typed[2]}", set(OPTION.findall(typed[3]))
 
@@ -47,8 +48,9 @@ def test_what_is_to_be_typed_is_there(path: Path) -> None:
 
 def test_a_command_or_an_option_that_is_not_there_is_noticed() -> None:
     text = "Type `dropfed-site joyn X`, then\n\n    .venv/bin/dropfed-audit verify FOLDER \\\n"
-    text += "        --colour red --json\n"
-    assert list(told(text)) == [("dropfed-site joyn", set()), ("dropfed-audit verify", {"--colour", "--json"})]
+    text += "        --colour red --json\n\n```text\nprinted: `dropfed-site sent`\n```\n\n`dropfed-site show`\n"
+    typed = [("dropfed-site joyn", set()), ("dropfed-audit verify", {"--colour", "--json"})]
+    assert list(told(text)) == [*typed, ("dropfed-site sent", set()), ("dropfed-site show", set())]
     assert "dropfed-site joyn" not in OPTIONS
     assert "--colour" not in OPTIONS["dropfed-audit verify"]
 

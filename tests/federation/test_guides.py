@@ -25,8 +25,12 @@ from tests.played import Played
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROGRAMS = {"for-pis.md": aggregator, "for-it.md": site, "for-auditors.md": audit}
-TYPED = re.compile(r"dropfed-|sudo |export |heldout:|limits:")
-"""How what people type or write into a file begins; all else in a guide's code is printed."""
+TYPED = re.compile(r"dropfed-|sudo |git |export |heldout:|limits:")
+"""How what people type or write into a file begins, which is indented; what is printed is fenced as text."""
+BLOCK = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
+FENCE = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LABEL = re.compile(r"^(\w[\w ]*):", re.MULTILINE)
+"""The left column of what ``show`` prints."""
 RUN = "octa-1"
 SMALL = {
     "task_options": {"image_size": 32, "widths": [4, 8]},
@@ -60,11 +64,8 @@ def masked(line: str) -> str:
 
 def shown(guide: str) -> list[str]:
     """Return the lines that a guide shows as printed."""
-    lines: list[str] = []
-    for block in re.findall(r"(?:^ {4}.*\n)+", (DOCS / guide).read_text(), re.MULTILINE):
-        if not TYPED.match(block.strip()):
-            lines += [line[4:] for line in block.splitlines() if line[4:] != "…" and not line[4:].startswith("$ ")]
-    return lines
+    printed = FENCE.findall((DOCS / guide).read_text())
+    return [line for block in printed for line in block.splitlines() if line not in ("", "…")]
 
 
 class Printed:
@@ -76,6 +77,7 @@ class Printed:
 
     def __init__(self, root: Path) -> None:
         self._root, self._said = root, defaultdict[str, str](str)
+        self.offer = ""
 
     def type(self, guide: str, *arguments: object, code: int = 0) -> str:
         result = CliRunner().invoke(PROGRAMS[guide], [*map(str, arguments)])
@@ -128,7 +130,7 @@ def _play(federation: Federation, printed: Printed) -> None:
     federation.wait_until(lambda: says().count("says: asked for consent") == 2, "the question at both sites")
     printed.type("for-pis.md", "status", "--work", work)
     printed.type("for-it.md", "status", "--work", north)
-    printed.type("for-it.md", "show", RUN, "--work", north)
+    printed.offer = printed.type("for-it.md", "show", RUN, "--work", north)
     place(north, no_secret(federation.run.seed, "north"))
     for name in federation.run.sites:
         printed.type("for-it.md", "approve", RUN, "--work", federation.site(name))
@@ -184,9 +186,20 @@ def test_a_guide_shows_what_is_printed(guide: str, printed: Printed) -> None:
     assert not unlike, "\n".join(["nothing prints:", *unlike, "", "what is printed:", *sorted(lines)])
 
 
+def test_a_hospital_sees_the_whole_offer_in_its_guide(printed: Printed) -> None:
+    (sample,) = (block for block in FENCE.findall((DOCS / "for-it.md").read_text()) if "leaves with a yes:" in block)
+    assert LABEL.findall(sample) == LABEL.findall(printed.offer)
+
+
+@pytest.mark.parametrize("guide", PROGRAMS)
+def test_what_is_printed_is_not_copied_with_what_is_typed(guide: str) -> None:
+    """A block of code is copied whole; indented ones are one block, also over a line that is empty."""
+    indented = BLOCK.findall(FENCE.sub("", (DOCS / guide).read_text()))
+    assert indented and [block for block in indented if not TYPED.match(block.strip())] == []
+
+
 def test_a_line_that_nobody_prints_is_noticed() -> None:
     """The masks leave the words."""
     assert masked("run octa-1: open, round 0 of 2") == "run RUN: open, round # of #"
     assert masked("waits for: north, south, since 2026-11-22 01:15:42+01:00") == "waits for: SITE, since TIME"
     assert masked("4 files, 8,152,904 bytes, key ca9c 2ccf d632 5547") == "# file, SIZE, key KEY"
-    assert "    $ dropfed-audit verify" not in shown("for-auditors.md")
