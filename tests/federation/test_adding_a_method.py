@@ -47,12 +47,21 @@ def test_it_is_a_method_once_its_file_is_there(added):
 
 
 def test_its_study_is_one(added, tmp_path):
-    (study,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "STUDY.yaml").write_text(dedent(study), encoding="utf-8")
-    chosen = read_study(tmp_path / "STUDY.yaml")
+    assert methods_of(PAGE, tmp_path) == ["fedavg", "fedavgm"]
+
+
+def test_the_study_to_begin_with_is_one(tmp_path):
+    assert methods_of(PAGE.with_name("studies.md"), tmp_path) == ["fedavg", "fedbn"]
+
+
+def methods_of(page, home):
+    """Return the methods that the study on a page compares."""
+    (study,) = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (home / "STUDY.yaml").write_text(dedent(study), encoding="utf-8")
+    chosen = read_study(home / "STUDY.yaml")
     for folder in chosen.data.values():
-        (tmp_path / folder).mkdir(parents=True)
-    assert [cell.configuration.run.method for cell in expand(chosen, tmp_path)] == ["fedavg", "fedavgm"]
+        (home / folder).mkdir(parents=True)
+    return [cell.configuration.run.method for cell in expand(chosen, home)]
 
 
 def test_the_velocity_is_the_papers_and_without_it_this_is_fedavg(added, tmp_path):
