@@ -98,12 +98,11 @@ except dropfed.DropfedError as error:
 def test_what_the_page_shows_runs(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("data", "aggregator", "folders"):
-        (tmp_path / name).symlink_to(home / name)
+    (tmp_path / "demo-run").symlink_to(home)
     monkeypatch.chdir(tmp_path)
     space: dict[str, object] = {"__name__": "page"}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     for block in blocks:
         exec(block, space)
     printed = capsys.readouterr().out
