@@ -484,8 +484,8 @@ def _about_batch_norm(learning: Learning) -> Iterator[Finding]:
     """Yield a finding about the batches by which BatchNorm normalises: a site with little memory divides them."""
     size = learning.run.batch_size
     if learning.run.rounds and size > 1 and batch_norms(learning.model):
-        divided = f"at a site that sets micro_batch by its parts of a batch, whose size {names.METRICS} tells"
-        yield Finding("note", f"BatchNorm: normalises by batches of up to {pluralize(size, 'image')}; {divided}")
+        divided = f"a site that sets micro_batch uses smaller ones, whose size {names.METRICS} reports"
+        yield Finding("note", f"BatchNorm: uses batches of up to {pluralize(size, 'image')}; {divided}")
 
 
 def _about_code(run: RunConfiguration) -> Iterator[Finding]:

@@ -228,7 +228,8 @@ def _look_at_cards(work: Path, folder: Folder, configuration: SiteConfiguration,
         _require_key(work, key, where, card.key)
     if len(set(cards.values())) > 1:
         raise ActionRequiredError(
-            f"{own} is not the card in the folder, though of the same key: remove it, and the daemon takes the folder's"
+            f"{own} differs from the card in the folder, although the key is the same: delete it; the daemon takes the "
+            "folder's card"
         )
     return bool(cards)
 

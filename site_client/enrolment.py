@@ -140,9 +140,9 @@ class Enrolment:
             if doubtful is not None:
                 raise doubtful
             raise ActionRequiredError(
-                f"{names.STATUS} in the folder, which this site signed, speaks of its message {told}, and number "
-                f"{here} is the last there: nothing is signed before the later ones are there again; have the newest "
-                "backup of the folder put back, or ask the aggregator's people for an invite under a new name"
+                f"the folder has lost messages: this site has signed up to number {told}, and the folder ends at "
+                f"{here}; this site signs nothing until they are back; ask the server's people to restore the newest "
+                "backup of the folder, or ask the aggregator's people for an invite under a new name"
             )
 
     def _sum_up_restore(self) -> None:

@@ -178,7 +178,7 @@ def describe(work: Path, run: str) -> str:
     if configuration.support:
         lines.append(
             f"beside the scores:  in {names.METRICS} how many images are of each class, where images have one, and the "
-            "main score's standard error, over enough images and patients each (support: true)"
+            "main score's standard error, each only if it covers enough images and patients (support: true)"
         )
     if configuration.wire != PLAIN:
         lines.append(f"both travel as:     {configuration.wire}")

@@ -104,8 +104,8 @@ def _require_apart(images: int, earlier: Mapping[str, Sheet], least: int) -> Non
         if 0 < difference(images, sheet.images) < least:
             raise DataError(
                 [
-                    f"{name} told of {sheet.images} images, and fewer than {least} were added or lost since, which a "
-                    f"sheet beside it would tell of; answer a survey once {least} or more were."
+                    f"{name} was about {sheet.images} images, and fewer than {least} were added or lost since; a "
+                    f"second sheet would reveal those few; answer a survey after {least} or more were."
                 ]
             )
 

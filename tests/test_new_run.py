@@ -248,9 +248,7 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     )
     assert "note     tolerance: the model that training begins with scores 0." in result.output
     assert " on the held-out set (macro_dice); in round 1 a model counts if it scores above 0." in result.output
-    assert (
-        "note     BatchNorm: normalises by batches of up to 4 images; at a site that sets micro_batch " in result.output
-    )
+    assert "note     BatchNorm: uses batches of up to 4 images; a site that sets micro_batch uses " in result.output
     assert "quorum: all 2 sites; " in result.output
     assert "not joined yet, as far as is known here: 1e3, north\n" in result.output
     assert "default used" not in result.output

@@ -1,7 +1,7 @@
 """Start the run that RUN_YAML describes, or go on with it; ends with the run, and says what it came to.
 
-Of several runs each begins when the one before it has ended, whatever that came to. One that cannot begin holds up
-none, and is tried again after each that has ended. The sites are asked about all of them at once: those that can be
+Of several runs each begins when the one before it has ended, whatever that came to. A run that cannot begin is skipped.
+It is tried again each time another run ends. The sites are asked about all of them at once: those that can be
 begun already are offered at the start. The runs of `queue` follow those that are named, or are played alone.
 
 Exits with 0 if the model improved, or was only to be scored and was; with 1 if the run was aborted, with 2 if it cannot

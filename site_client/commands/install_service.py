@@ -18,8 +18,8 @@ from site_client.installation import UNITS, drafted_unit, install, password_file
 @click.option(
     "--password-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
-    help="What systemd hands the password from; root's alone, as all folders above it. Default: as "
-    "in the unit that is there, else the daemon reads the file in WORK itself.",
+    help="File from which systemd gives the daemon the password. Only root may change it or the folders above it. "
+    "Default: as in the installed unit; without one, the daemon reads WORK/password.",
 )
 @click.option("--print", "only_print", is_flag=True, help="Show the unit, on any Linux machine; change nothing.")
 def command(work: Path, user: str | None, password_file: Path | None, only_print: bool) -> None:

@@ -30,7 +30,7 @@ from site_client.setup import joined, read_invite, require_unused, settings_of
 @WORK
 @click.option("--data", metavar="TASK=DIR", multiple=True, help="This hospital's images for a task; for each task one.")
 @click.option("--url", help="Where the folder is reached from here, if not as the invite says.")
-@click.option("--user", help="Who enters the folder, if not as the invite says: of a public link, its token.")
+@click.option("--user", help="User name for the folder, if the invite's is wrong. For a public link: its token.")
 @click.option(
     "--ca-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Trust this certificate authority."
 )

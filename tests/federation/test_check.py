@@ -241,7 +241,7 @@ def test_a_site_that_joined_anew_is_told_that_its_folder_knows_another_key(
 
     for key, problem in (
         (None, "signing.key is not the key that site.json in the folder shows: if this site takes part"),
-        (north / "signing.key", "is not the card in the folder, though of the same key: remove it"),
+        (north / "signing.key", "differs from the card in the folder, although the key is the same: delete it"),
     ):
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(mode=0o700)

@@ -260,10 +260,10 @@ def test_a_site_that_lost_its_disk_signs_nothing_while_the_folder_keeps_its_last
         path = hospital.work / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     hospital.offer(run_configuration(run="three", sites=["north"], quorum=1))
-    with pytest.raises(ActionRequiredError, match="speaks of its message 2, and number 1 is the last there"):
+    with pytest.raises(ActionRequiredError, match="has signed up to number 2, and the folder ends at 1"):
         hospital.live()
     with hospital.living():  # which tells of its trouble, and does not do away with what it knows of it
-        hospital.wait_until(lambda: caplog.text.count("number 1 is the last there") > 0)
+        hospital.wait_until(lambda: caplog.text.count("the folder ends at 1") > 0)
         looks = hospital.folder.requests
         hospital.wait_until(lambda: hospital.folder.requests > looks + 5)
     assert not hospital.is_signed(MessageRef("consent", "three"))

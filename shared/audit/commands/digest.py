@@ -1,7 +1,7 @@
 """Show the closing digest of RUN, one number over all its manifests, to compare on paper.
 
 With --check exit 1 if these manifests are not those that were signed, or there are findings; exit 2 if the statement is
-of another run, or of folders that are not here, too.
+about another run, or also covers folders that are not here.
 """
 
 from __future__ import annotations
