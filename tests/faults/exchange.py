@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import responses
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Headers = tuple[tuple[str, str], ...]
@@ -39,6 +40,17 @@ class Answer:
         lines = [f"HTTP/1.1 {self.status} {responses.get(self.status, 'Unknown')}"]
         lines += [f"{name}: {text}" for name, text in (*self.headers, *extra)]
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
+
+
+class Server(ThreadingHTTPServer):
+    """Answers each client in a thread of its own."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print what went wrong, unless it is only that a client hung up."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class Exchange(BaseHTTPRequestHandler):

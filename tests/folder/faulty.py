@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from dataclasses import replace
-from http.server import ThreadingHTTPServer
 from types import TracebackType
 from urllib.parse import unquote, urlsplit
 
-from tests.faults.exchange import Answer, Exchange, Fault
+from tests.faults.exchange import Answer, Exchange, Fault, Server
 from tests.faults.faults import HangUp, LoseAnswer, Say, Truncate
 
 
@@ -26,8 +25,7 @@ class FaultyServer:
         self.ignores_overwrite = False
         self._faults: dict[str, list[Fault]] = defaultdict(list)
         self._always: dict[str, Fault] = {}
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"world": self}))
-        self._server.daemon_threads = True
+        self._server = Server(("127.0.0.1", 0), type("Bound", (Handler,), {"world": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/drop"
 

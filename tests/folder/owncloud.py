@@ -16,14 +16,13 @@ killed counts as stored, another user's folder looks empty, an overwrite within 
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 
+from tests.faults.exchange import Server
 from tests.folder.owncloud_handler import Handler
 from tests.folder.owncloud_locks import LockTable
 from tests.folder.owncloud_ocs import Ocs, Shared
@@ -73,7 +72,7 @@ class OwnCloud:
         self.locks = self.store.locks
         self.port = port
         self.sockets: set[socket.socket] = set()
-        self._server: ThreadingHTTPServer | None = None
+        self._server: Server | None = None
         for user in users:
             (self.store.root / user).mkdir(parents=True, exist_ok=True)
 
@@ -85,7 +84,7 @@ class OwnCloud:
         self.stop()
 
     def start(self) -> None:
-        self._server = _Server(("127.0.0.1", self.port), type("Bound", (Handler,), {"world": self}))
+        self._server = Server(("127.0.0.1", self.port), type("Bound", (Handler,), {"world": self}))
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -123,12 +122,3 @@ class OwnCloud:
         linked = self.store.root / owner / folder
         linked.mkdir(parents=True, exist_ok=True)
         self.links[token] = (linked, password)
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Print what went wrong, unless it is only that a client hung up."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
