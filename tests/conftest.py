@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from aggregator.store import RunStore
+from shared.folder import login
 from tests.canary import without_secrets
 from tests.folder.faulty import FaultyServer
 from tests.played import Played, begun
@@ -32,7 +33,9 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure() -> None:
     """Let Ctrl-C end what tests start: a shell's background job is told to ignore it, and so is all that it starts.
     That finds the tests, too: our programs take no code from the folder in which they start.
+    Wrong passwords are tried one after another; ``tests/folder/test_login.py`` has for how long each is left alone.
     """
+    login.LEFT_ALONE_S = (0.0,)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

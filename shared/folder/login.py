@@ -1,7 +1,7 @@
 """How the password is shown to the server: by Basic, and by Digest from when the server first asks for that alone.
 
-Servers lock an account, or all that comes from one address, after some wrong passwords. So one that was refused some
-times is left alone for an hour, unless it is another by then; a server may have been wrong, so it is then tried again.
+Servers lock an account, or all that comes from one address, after some wrong passwords. So one that was refused is left
+alone by all connections together: first for a moment, for a server may be wrong for as long, and later for an hour.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from shared.errors import ActionRequiredError
 from shared.folder.answers import drain
 from shared.moments import moment_text
 
-MOST_REFUSALS = 3
-LEFT_ALONE_S = 3600.0
+LEFT_ALONE_S = (30.0, 30.0, 3600.0)
+"""For how long after the first refusal in a row, after the second, and after each further one."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,10 @@ class _Refusals:
     def add(self, text: str, *, is_wrong: bool) -> None:
         """Note one more; ``is_wrong``: for the password, and not for what the account may do."""
         self.is_standing = True
-        self._times = (self._times if text == self._text else 0) + is_wrong
-        self._text, self._at = text, time.monotonic()
+        if text != self._text:
+            self._text, self._times = text, 0
+        if is_wrong and self.wait_s(text) <= 0:  # else it was on its way when another came back, and is no news
+            self._times, self._at = self._times + 1, time.monotonic()
 
     def end(self) -> None:
         self.is_standing = False
@@ -70,8 +72,9 @@ class _Refusals:
 
     def wait_s(self, text: str) -> float:
         """Return for how many seconds more this password is left alone; none or fewer if it may be shown."""
-        is_left_alone = text == self._text and self._times >= MOST_REFUSALS
-        return self._at + LEFT_ALONE_S - time.monotonic() if is_left_alone else 0.0
+        if text != self._text or not self._times:
+            return 0.0
+        return self._at + LEFT_ALONE_S[min(self._times, len(LEFT_ALONE_S)) - 1] - time.monotonic()
 
 
 _REFUSALS: defaultdict[tuple[str, str], _Refusals] = defaultdict(_Refusals)
@@ -128,8 +131,8 @@ class PasswordLogin(AuthBase):
         if (wait_s := self._refusals.wait_s(self._text)) > 0:
             again_at = moment_text(datetime.now().timestamp() + wait_s)
             raise ActionRequiredError(
-                f"{self._server} has refused user {self._shown_user!r} with this password {MOST_REFUSALS} times, and "
-                f"more could lock the account: it is shown again at {again_at}, or once it is another; "
+                f"{self._server} has refused user {self._shown_user!r} with this password, and to show it again and "
+                f"again could lock the account: it is shown again at {again_at}, or once it is another; "
                 f"{self._password.remedy}."
             )
         if self.kind == "Digest":

@@ -25,11 +25,11 @@ DEFAULTS: tuple[tuple[Any, dict[str, float]], ...] = (
     (retrying.RetryingFolder.__init__, {"first_wait_s": 0.01, "longest_wait_s": 0.1, "action_required_wait_s": 0.05}),
     (webdav.WebDavFolder.__init__, {"stall_s": STALL_S}),
 )
-CONSTANTS: tuple[tuple[Any, str, float], ...] = (
+CONSTANTS: tuple[tuple[Any, str, float | tuple[float, ...]], ...] = (
     (retrying, "LONGEST_RETRY_AFTER_S", 0.1),
     (retrying, "ROOT_SEEN_EVERY_S", 1.0),
     (polling, "SHORTEST_INTERVAL_S", 0.02),
-    (login, "LEFT_ALONE_S", 0.1),
+    (login, "LEFT_ALONE_S", (0.0, 0.0, 0.1)),
     (forbearing, "LOCKED_FOR_S", forbearing.LOCKED_FOR_S / QUICKER),
     (forbearing, "LEFT_ALONE_S", forbearing.LEFT_ALONE_S / QUICKER),
 )

@@ -6,7 +6,9 @@ import hashlib
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -14,9 +16,10 @@ import pytest
 from requests.utils import parse_dict_header
 
 from shared.errors import ActionRequiredError
+from shared.folder import login
 from shared.folder.connection import SESSION_S, Connection
 from shared.folder.durable import write_file
-from shared.folder.login import LEFT_ALONE_S, MOST_REFUSALS, Password
+from shared.folder.login import Password
 from shared.folder.webdav import WebDavFolder
 from shared.settings import kept_password
 from tests.folder.faulty import FaultyServer, Handler, says
@@ -28,6 +31,7 @@ from tests.folder.relay import Relay
 METHODS = ("PROPFIND", "GET", "PUT", "MKCOL", "MOVE", "DELETE")
 SIZE = 5 << 20
 USER, PASSWORD = "zoë", "gehéim: ü"
+LEFT_ALONE_S = (30.0, 30.0, 3600.0)  # after the first refusal in a row, the second, and each further one
 
 
 def md5(text: str) -> str:
@@ -134,7 +138,8 @@ def test_a_password_that_is_refused_again_and_again_is_left_alone_for_an_hour(
 ) -> None:
     """Over all connections of a process, for a server may lock the account; until the password is another."""
     now_s, text = 0.0, "old"
-    monkeypatch.setattr("shared.folder.login.time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
     password = Password(lambda: text, "correct it")
     folders = [WebDavFolder(faulty.url, USER, password) for _ in range(2)]
     faulty.always_fail("PROPFIND", says(401))
@@ -147,15 +152,41 @@ def test_a_password_that_is_refused_again_and_again_is_left_alone_for_an_hour(
                 folder.check()
         return faulty.count("PROPFIND") - before
 
-    assert refusals() == MOST_REFUSALS
+    for left_alone_s in (*LEFT_ALONE_S, LEFT_ALONE_S[-1]):
+        assert refusals() == 1
+        now_s += left_alone_s - 1
+        assert refusals() == 0
+        now_s += 1
+    with pytest.raises(ActionRequiredError, match="refuses user"):
+        folders[0].check()
     with pytest.raises(ActionRequiredError, match=r"is shown again at 20.*, or once it is another; correct it"):
         folders[0].check()
-    now_s = LEFT_ALONE_S
-    assert refusals() == 1
     text = "another wrong one"
-    assert refusals() == MOST_REFUSALS
+    assert refusals() == 1
     faulty.always_fail("PROPFIND", None)  # type: ignore[arg-type]
     text = "right"
+    for folder in folders:
+        folder.check()
+
+
+def test_refusals_of_one_moment_count_for_one(faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several connections are refused at once where a server is wrong for a second, and are not kept away for long."""
+    now_s = 0.0
+    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
+    folders = [WebDavFolder(faulty.url, USER, PASSWORD) for _ in range(4)]
+    all_have_asked = Barrier(len(folders))
+
+    def refuse_together(handler: Handler) -> None:
+        all_have_asked.wait(10)
+        says(401)(handler)
+
+    faulty.always_fail("PROPFIND", refuse_together)
+    with ThreadPoolExecutor(len(folders)) as threads:
+        troubles = [future.exception() for future in [threads.submit(folder.check) for folder in folders]]
+    assert [type(trouble) for trouble in troubles] == [ActionRequiredError] * 4
+    faulty.always_fail("PROPFIND", None)  # type: ignore[arg-type]
+    now_s = LEFT_ALONE_S[0]
     for folder in folders:
         folder.check()
 
@@ -191,10 +222,10 @@ def test_what_no_password_opens_is_told_for_as_long_as_it_stays(faulty: FaultySe
     """No account is locked for it, and what is wrong with it must not be hidden."""
     faulty.always_fail("PROPFIND", says(401, said))
     folder = WebDavFolder(faulty.url, USER, PASSWORD)
-    for _ in range(MOST_REFUSALS + 2):
+    for _ in range(5):
         with pytest.raises(ActionRequiredError, match=r"by an app password alone|is disabled"):
             folder.check()
-    assert faulty.count("PROPFIND") == MOST_REFUSALS + 2
+    assert faulty.count("PROPFIND") == 5
 
 
 @pytest.mark.parametrize(
@@ -250,16 +281,19 @@ class TestSessions:
         with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
             folder.read("f", max_bytes=1)
 
-    def test_a_session_does_not_make_a_refused_password_a_good_one(self, cloud: OwnCloud, folder: WebDavFolder) -> None:
-        another = WebDavFolder(folder.url, *NORTH)
-        for _ in range(MOST_REFUSALS):
+    def test_a_session_does_not_make_a_refused_password_a_good_one(
+        self, folder: WebDavFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now_s, another = 0.0, WebDavFolder(folder.url, *NORTH)
+        monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
+        monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
+        for _ in LEFT_ALONE_S:
             assert folder.read("f", max_bytes=1) == b"x"
             with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
                 another.check()
-        asked = len(cloud.addresses)
+            now_s += LEFT_ALONE_S[0]
         with pytest.raises(ActionRequiredError, match="has refused user 'north'"):
             another.check()
-        assert len(cloud.addresses) == asked
 
     def test_a_session_belongs_to_its_connection(self, cloud: OwnCloud) -> None:
         connection = Connection(f"{cloud.url}{FILES}/north/retina", *NORTH, ca_file=None, stall_s=60)

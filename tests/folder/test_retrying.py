@@ -139,10 +139,10 @@ def test_retry_after_is_obeyed_within_reason(bench: Bench) -> None:
 
 
 def test_standing_failures_are_tried_again_slowly_and_each_is_told(bench: Bench) -> None:
-    bench.server.fail("PROPFIND", says(401), *[says(507)] * 2, says(503), says(401))
+    bench.server.fail("PROPFIND", *[says(401)] * 3, *[says(507)] * 2, says(503), says(401))
     folder = bench.folder()
     folder.check()
-    assert [wait for wait in bench.time.waits if wait == 60.0] == [60.0] * 4
+    assert [wait for wait in bench.time.waits if wait == 60.0] == [60.0] * 6
     assert bench.kinds_told == [ActionRequiredError, ActionRequiredError, TransientError, ActionRequiredError, None]
     assert "password" in str(bench.told[0])
     assert "no room" in str(bench.told[1])

@@ -7,7 +7,6 @@ value, or is refused. A refusal is one sentence. All else that is raised is a fi
 from __future__ import annotations
 
 import io
-import math
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
@@ -281,7 +280,7 @@ def answer(content: bytes) -> None:
         lambda: folder.upload("f", HOME / "source"),
         folder.room,
     )
-    is_asked = patch("shared.folder.login.MOST_REFUSALS", math.inf)
+    is_asked = patch("shared.folder.login.LEFT_ALONE_S", (0.0,))
     with patch.object(HTTPConnection, "_new_conn", _answering(content[1:])), is_asked:
         asked[content[0] % len(asked) if content else 0]()
 

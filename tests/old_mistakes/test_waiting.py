@@ -151,12 +151,12 @@ def test_a_login_only_at_the_start(faulty: FaultyServer, tmp_path: Path, monkeyp
     monkeypatch.setattr("tenacity.time", SimpleNamespace(monotonic=lambda: clock.now_s))
     server = WebDavFolder(faulty.url, AGGREGATOR, password_of(AGGREGATOR))
     folder = RetryingFolder(server, name="north", stop=clock)
-    faulty.fail("PUT", *[says(401)] * 2)
+    faulty.fail("PUT", *[says(401)] * 3)
     faulty.fail("MOVE", *[says(401)] * 2)
     aggregator = channel(tmp_path, AGGREGATOR, folder)
     aggregator.outbox.sign(OFFER, FILES, in_reply_to=None)
     aggregator.outbox.publish()
-    assert clock.waits == [60.0] * 4
+    assert clock.waits == [60.0] * 5
     assert all(faulty.files[f"{OFFER.path}/{name}"] == content for name, content in FILES.items())
     assert OFFER.manifest in faulty.files
     assert len(faulty.headers) > 10
