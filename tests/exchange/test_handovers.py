@@ -129,6 +129,17 @@ def test_what_is_no_hand_over(signer: SigningKey, changes: dict[str, Any], reaso
     assert refusal.value.file == "keys/0003.json"
 
 
+def test_a_key_hands_over_no_messages_of_the_one_before_it_also_where_none_was_accepted_yet() -> None:
+    with pytest.raises(RejectedError, match="takes messages from the key that signed them"):
+        with_keys([2]).hand_over(KEYS[1].sign(handover(3, 1)))
+
+
+def test_a_key_that_was_handed_over_signs_no_other_message_of_a_number_that_has_one() -> None:
+    """Whoever holds a copy of it could."""
+    with pytest.raises(DoubtfulError, match="handed over, and is another than north's message 3"):
+        with_keys([5]).open_out_of_order(KEYS[0].sign(manifest(3)), PLACE, head=head(3))
+
+
 def test_the_hand_over_names_the_message_that_the_next_one_follows() -> None:
     site = SITE.hand_over(KEYS[0].sign(handover(2, 5, after={"seq": 5, "digest": "bb" * 32})), accepted=head(3))
     with pytest.raises(DoubtfulError, match="handed over, and is another than north's message 5"):

@@ -153,6 +153,8 @@ def test_a_key_that_was_handed_over_signs_no_later_sheet() -> None:
     assert opened(late, LATER, site).agrees
     with pytest.raises(RejectedError, match="handed over before"):
         opened(late, THEIRS, site)
+    with pytest.raises(RejectedError, match="handed over before"):  # though it was in use at the survey
+        opened(late, THEIRS, handed_over("2026-11-24T10:30:00Z"))
     with pytest.raises(RejectedError, match="handed over before"):  # an old message named, by who holds a copy of it
         opened(answer(own_head={"seq": 2, "digest": "1" * 64}), THEIRS, handed_over("2026-11-24T09:59:59Z"))
     with_the_old = answer(own_head={"seq": 2, "digest": "1" * 64})

@@ -12,10 +12,10 @@ from shared.doors import Refusal
 from shared.doors.json_text import parse_canonical
 from shared.errors import RejectedError
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, NAME_PATTERN, MessageRef, ref_at
-from shared.exchange.records.messages import Head, Manifest
+from shared.exchange.records.messages import Head, Manifest, SiteCard
 from shared.exchange.records.wire import PLAIN, FileEntry, Wire
-from shared.exchange.signing import SigningKey, canonical, digest_of, open_signed
-from shared.exchange.trust import Message, Peer, check_file, check_form
+from shared.exchange.signing import SigningKey, canonical, digest_of, enrolment_code, open_signed
+from shared.exchange.trust import Message, Peer, check_file, check_form, open_site_card
 
 NORTH = SigningKey(b"\x01" * 32)
 STRANGER = SigningKey(b"\x02" * 32)
@@ -150,6 +150,24 @@ def test_under_a_key_of_small_order_nothing_is_signed() -> None:
     for number in range(20):
         with pytest.raises(Refusal):
             open_signed(canonical({"body": {"number": number}, "key": "00" * 32, "signature": "00" * 64}))
+
+
+def test_nobody_puts_an_encryption_key_of_their_own_into_a_sites_card() -> None:
+    """The enrolment code covers the signing key alone, whose signature covers the rest."""
+    secret = "5e" * 32
+    card = SiteCard(
+        federation="retina",
+        site="north",
+        key=NORTH.public,
+        encryption_key="aa" * 32,
+        software="dropfed",
+        enrolment=enrolment_code(secret, "retina", "north", NORTH.public),
+        created="2026-11-21T09:30:00Z",
+    )
+    body, another = card.model_dump(), {"encryption_key": "bb" * 32}
+    assert open_site_card(NORTH.sign(body), federation="retina", site="north", secret=secret) == card
+    with pytest.raises(RejectedError, match="is signed by another key than the one it shows"):
+        open_site_card(STRANGER.sign(body | another), federation="retina", site="north", secret=secret)
 
 
 def test_a_payload_must_have_its_size_and_hash() -> None:

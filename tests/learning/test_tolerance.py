@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from deploy.local import synthetic_octa
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.verdicts import Verdict
 from shared.learning.answers import limit_below, passes
+from shared.learning.batch_norm import batch_norms
 from shared.learning.methods import open_method
 from shared.learning.metrics import accuracy, macro_dice
 from shared.learning.model_files import save_tensors
@@ -99,6 +101,17 @@ def test_an_aggregate_that_has_diverged_has_a_limit(folder: Path, method: str, t
     listed = sharing(TASK, open_method(method, {}), network)
     save_tensors(network, listed.shared, tmp_path / "aggregate.safetensors")
     assert 0 <= found.limit(tmp_path / "aggregate.safetensors", BELOW) < 0.6
+
+
+@pytest.mark.parametrize("is_scored", [True, False])
+def test_a_model_with_a_negative_variance_is_refused_also_where_nothing_is_scored(
+    is_scored: bool, folder: Path, tmp_path: Path
+) -> None:
+    found, network, _ = held_out(folder, "macro_dice")
+    batch_norms(network)[0].running_var[0] = -0.1
+    save_tensors(network, found.sharing.shared, path := tmp_path / "model.safetensors")
+    with pytest.raises(RejectedError, match="has a BatchNorm with a negative variance"):
+        (found if is_scored else replace(found, images=None)).score(path, "model")
 
 
 @given(last=shares, below=st.floats(0, 1, exclude_max=True))
