@@ -24,16 +24,29 @@ from shared.exchange.tables import read_metrics
 from shared.exchange.trust import open_record
 from shared.folder.durable import write_file
 from shared.folder.meter import Direction
+from shared.learning.data.division import Block
 from shared.learning.data.units import Unit
 from shared.learning.requirements import requirements
 from site_client.cli import main
 from site_client.configuration import Policy, read_configuration
-from site_client.division import BUDGET, DIVISION, Agreed, Budget, Spending, division_here
+from site_client.division import (
+    BUDGET,
+    DIVISION,
+    Agreed,
+    Budget,
+    Division,
+    Kept,
+    Spending,
+    division_here,
+    keep,
+    kept,
+    renew,
+)
 from site_client.folders import all_units, find
 from site_client.offer import describe
 from site_client.overview import what_it_waits_for
 from site_client.rotation import read_ledger
-from site_client.store import Decision, decision, noise_path, runs_with, write_decision
+from site_client.store import RESTORED, Decision, decision, noise_path, runs_with, write_decision
 from tests.federation.hospital import Hospital
 from tests.federation.running import TASK, run_configuration, write_data
 from tests.learning.small_sites import SIGNALS, write_small
@@ -192,11 +205,13 @@ def test_two_runs_whose_sets_were_to_differ_by_one_image_differ_by_whole_blocks(
     assert all(len(images) >= BLOCK for of_run in sets for images in of_run.values())
 
 
-def of_copies(tmp_path: Path, data: Path) -> tuple[Hospital, RunConfiguration, dict[str, frozenset[str]]]:
+def of_copies(
+    tmp_path: Path, data: Path, **changes: object
+) -> tuple[Hospital, RunConfiguration, dict[str, frozenset[str]]]:
     """A hospital with images of its own, which has agreed to a run, that run, and its sets."""
     hospital = Hospital(tmp_path / "home", shutil.copytree(data, tmp_path / "images"))
     hospital.set_policy(USUAL.model_copy(update={"minimum_training_images": 10}))
-    run = asked()
+    run = asked(**changes)
     assert consent(hospital, run).agrees
     return hospital, run, ids(hospital, run)
 
@@ -241,6 +256,14 @@ def test_each_round_uses_the_images_that_are_whole_then(tmp_path: Path, data: Pa
     assert tested in swapped["train"] and gone in swapped["test"]
     (images / "masks" / f"{other}.png").write_bytes((images / "masks" / f"{gone}.png").read_bytes())  # corrected
     assert other not in ids(hospital, run)["train"]
+
+
+def test_a_private_run_trains_on_as_many_images_as_its_cost_was_counted_for(tmp_path: Path, data: Path) -> None:
+    hospital, run, before = of_copies(tmp_path, data, **PRIVATE)
+    for path in hospital.data.glob(f"*/{min(before['train'])}.png"):
+        path.unlink()
+    hospital.send_round(run, 1)
+    assert_stuck(hospital, "was agreed to with 20 training images; now there are 15: put them back")
 
 
 def of_labels(*labels: str) -> RunConfiguration:
@@ -570,6 +593,45 @@ def test_a_site_with_an_older_budget_joins_no_run(hospital: Hospital) -> None:
     (hospital.work / BUDGET).write_bytes(newer)
     hospital.live()
     assert hospital.is_published(MessageRef("consent", run.run))
+
+
+def test_a_site_with_an_older_division_joins_no_run(hospital: Hospital) -> None:
+    """Its secret is the same, and the newest block that a run uses was not dealt yet."""
+    assert consent(hospital, asked()).agrees
+    division = division_here(hospital.work)
+    older = canonical(division.model_copy(update={"blocks": division.blocks[:-1]}).model_dump(mode="json"))
+    write_file(hospital.work / DIVISION, older, private=True)
+    hospital.offer(asked())
+    assert_stuck(hospital, "are not as they were when this site agreed to its last run")
+
+
+@pytest.fixture
+def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of the division's two files is written, and then the machine is gone."""
+    writes = count(1)
+
+    def written(path: Path, content: bytes, *, private: bool) -> None:
+        if next(writes) == 2:
+            raise DiskLostError
+        write_file(path, content, private=private)
+
+    monkeypatch.setattr("site_client.division.write_file", written)
+
+
+def test_a_division_that_was_cut_off_as_images_were_dealt_goes_on(tmp_path: Path, cut_off: None) -> None:
+    division = Division(secret="aa" * 32, blocks=[Block(folders={})])
+    uses = Budget(division=division.mark, runs={"run": Agreed(sets={"train": [0]}, rows={})})
+    with pytest.raises(DiskLostError):
+        keep(tmp_path, Kept(division, uses))
+    assert kept(tmp_path, ()).division == division
+
+
+def test_a_new_division_that_was_cut_off_after_a_lost_disk_joins_no_run(tmp_path: Path, cut_off: None) -> None:
+    (tmp_path / RESTORED).touch()
+    with pytest.raises(DiskLostError):
+        renew(tmp_path, {})
+    with pytest.raises(ActionRequiredError, match="this site lost its disk"):
+        kept(tmp_path, ())
 
 
 def test_a_run_that_was_agreed_to_is_not_answered_with_another_division(hospital: Hospital) -> None:
