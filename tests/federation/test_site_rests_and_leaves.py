@@ -59,11 +59,15 @@ def agreed(hospital: Hospital, run: RunConfiguration | None = None) -> RunConfig
     return run
 
 
-def during_training(hospital: Hospital, *command: str) -> None:
-    """Have a person type a command while the site trains; the site beats for it once at the beginning."""
+def during_training(hospital: Hospital, *command: str, percent: int = 0) -> None:
+    """Have a person type a command while the site trains; the site beats for it once at the beginning.
+
+    Args:
+        percent: of the work that is done by then, or more.
+    """
 
     def type_it(status: dict[str, object]) -> None:
-        if status["phase"] == "training":
+        if status["phase"] == "training" and int(str(status["progress_percent"])) >= percent:
             hospital.folder.on_heartbeat = lambda _: None
             assert site(hospital, *command).exit_code == 0
 
@@ -297,6 +301,18 @@ def test_a_site_that_withdraws_in_mid_training_leaves_at_once_and_for_good(hospi
     # A new run is a new question.
     agreed(hospital, run_configuration(run="another-run", sites=["north"], quorum=1))
     assert verify(LocalFolder(hospital.drop)).findings == []
+
+
+def test_a_site_that_withdraws_once_all_is_trained_still_sends_no_model(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pause in ("NOTED_EVERY_S", "PROGRESS_SHARE"):
+        monkeypatch.setattr(f"site_client.heartbeat.{pause}", 0.0)
+    hospital.send_round(agreed(hospital), 1)
+    during_training(hospital, "withdraw", RUN, "--yes", percent=100)
+    hospital.live()
+    assert not hospital.is_signed(MessageRef("update", RUN, 1))
+    assert hospital.is_published(MessageRef("withdrawal", RUN))
 
 
 def test_a_final_model_that_cannot_be_made_ready_is_tried_again(
