@@ -13,14 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.model_work import begin_work
-from aggregator.preparation import prepare
-from aggregator.store import RunStore
+from aggregator.configuration import AggregatorConfiguration, SiteAccess
+from aggregator.model_work import Apart, Decide, LimitBelow, RunHere, begin_work
+from aggregator.preparation import Begun, prepare
+from aggregator.store import RunStore, ToldByCode
 from shared.errors import ConfigurationError, PluginError
 from shared.exchange.names import RUN_CONFIGURATION
 from shared.exchange.records.run import BelowLast, Plugin
-from shared.exchange.records.verdicts import CameLate
+from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
+from shared.exchange.records.verdicts import CameLate, Verdict
 from shared.exchange.signing import KEY_FILE
+from shared.exchange.weights import write_zeros
 from shared.learning import plugins
 from shared.learning.aggregation import Update
 from shared.learning.answers import ClosedRound
@@ -262,3 +265,74 @@ def test_a_run_that_it_cannot_begin_is_not_begun(
     with federation_of(tmp_path, wheel, **settings) as federation, pytest.raises(PluginError, match=named):
         prepare(federation.aggregator, federation.aggregator / "RUN.yaml")
     assert not RunStore(federation.aggregator, "test-run").home.exists()
+
+
+# --- what a child answers and makes, taken over or not ----------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> RunHere:
+    access = SiteAccess(url="http://127.0.0.1/north/", user=AGGREGATOR, password_file="password")
+    configuration = AggregatorConfiguration(federation="retina", sites={"north": access})
+    return RunHere(work=tmp_path, configuration=configuration, run=run_configuration(sites=["north"], quorum=1))
+
+
+@pytest.fixture
+def apart(here: RunHere) -> Apart:
+    begun = Begun(
+        run=here.run,
+        is_new=True,
+        division=Sharing(tensors={}, start={}, personal=[]),
+        told=ToldByCode(score_name="dice_mean", in_turn=False, at_aggregator={}),
+        remarks=[],
+        weights_sha256=None,
+    )
+    return Apart(here.work, here.configuration, begun, RunStore(here.work, here.run.run), threading.Event())
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit", "said"),
+    [
+        (None, 0.5, "other verdicts than one on each site that was asked"),
+        ({"weight": "0.4"}, 0.5, "other verdicts than one on each site that was asked"),
+        ({"site": "south"}, 0.5, "another verdict on north than its check allows"),
+        ({"score": "0.8"}, 0.5, "another verdict on north than its check allows"),
+        ({}, 0.95, "another verdict on north than its check allows"),
+    ],
+    ids=["none", "part of the weight", "on another site", "another score", "a share below the limit"],
+)
+def test_a_verdict_of_its_own_is_not_taken(
+    changes: dict[str, str] | None, limit: float, said: str, apart: Apart, here: RunHere
+) -> None:
+    accepted = Verdict(
+        run=here.run.run,
+        round=1,
+        site="north",
+        status="accepted",
+        score="0.9",
+        tolerance="0.5",
+        theta=None,
+        weight="1.0",
+        reason="",
+    )
+    checked = {"north": Scored(score="0.9", theta=None, reason="")}
+    question = Decide(
+        here=here, round_no=1, checked=checked, limit=limit, updates={}, withdrawn=[], late={}, made=here.work
+    )
+    apart._require_verdicts({"north": accepted}, question.model_copy(update={"limit": 0.5}))
+    told = {} if changes is None else {"north": accepted.model_copy(update=changes)}
+    with pytest.raises(PluginError, match=f"weighing the answers of round 1: came to {said}"):
+        apart._require_verdicts(told, question)
+
+
+@pytest.mark.parametrize("made", [["w", "x"], None], ids=["a tensor too many", "nothing"])
+def test_a_file_with_other_tensors_is_not_taken(
+    made: list[str] | None, apart: Apart, here: RunHere, tmp_path: Path
+) -> None:
+    due, path = TensorList(tensors={"w": TensorShape(dtype="F32", shape=[2])}), tmp_path / "aggregate"
+    if made:
+        write_zeros(tmp_path / "made", TensorList(tensors=dict.fromkeys(made, due.tensors["w"])))
+    question = LimitBelow(here=here, aggregate=path, tolerance=BelowLast(below_last=0.5))
+    with pytest.raises(PluginError, match="what it made cannot be taken, aggregate "):
+        apart._take(tmp_path / "made", path, due, question)
+    assert not path.exists()
