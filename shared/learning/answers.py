@@ -172,12 +172,10 @@ def without_spoilers(run: RunConfiguration, closed: ClosedRound, aggregation: Ag
     Written on the way is what goes with the aggregate that the answers were measured with.
     """
     round_no, scored, updates = closed.round_no, closed.checked, closed.updates
-    # 1. Of all sound answers: what goes with the aggregate that they were measured with (protocol 7.3). If some had to
-    #    be left out, it is made again of the rest, for the last try may have been of others.
+    # 1. Of all sound answers: what goes with the aggregate that they were measured with (protocol 7.3), which the last
+    #    try writes: it is of those that are left.
     sound = sorted(site for site, each in scored.items() if each and not each.reason)
     spoilt = spoilers(sound, run.method, lambda tried: aggregation.settle(round_no, updates(tried)))
-    if spoilt:
-        aggregation.settle(round_no, updates(site for site in sound if site not in spoilt))
     # 2. Of those that also pass the tolerance check: the next aggregate, which is only tried here.
     accepted = sorted(
         site

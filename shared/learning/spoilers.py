@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 def spoilers(sites: Sequence[str], method: str, work: Callable[[Sequence[str]], object]) -> dict[str, str]:
     """Return the sites without which the others' answers can be worked on, with what goes wrong with them.
 
-    Those that cannot be worked on even alone are it; else one without whom it goes, the first by name; else all.
+    Those that cannot be worked on even alone are it; else one without whom it goes, the first by name; else all. What
+    is worked on last are the answers of all others, if there are any.
 
     Args:
         method: by which they are worked on.

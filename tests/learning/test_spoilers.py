@@ -206,12 +206,19 @@ def test_the_sites_without_which_it_goes_are_named(bad: list[set[str]], named: l
 
 
 @given(bad=st.lists(st.frozensets(st.sampled_from("abcde"), max_size=3), max_size=4))
-def test_what_is_left_can_always_be_worked_on(bad: list[frozenset[str]]) -> None:
-    work = failing(*bad)
-    found = spoilers("abcde", "mean", work)
+def test_what_is_left_can_always_be_worked_on_and_is_at_last(bad: list[frozenset[str]]) -> None:
+    """What goes with the aggregate is what the last work has written."""
+    work, tried = failing(*bad), list[list[str]]()
+
+    def noted(sites: Sequence[str]) -> None:
+        tried.append([*sites])
+        work(sites)
+
+    found = spoilers("abcde", "mean", noted)
     left = [site for site in "abcde" if site not in found]
     if left:
         work(left)
+        assert tried[-1] == left
 
 
 @pytest.mark.parametrize("error", [ActionRequiredError("correct weights()"), OSError("the disk"), MemoryError()])
