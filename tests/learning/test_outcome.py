@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.exchange.records.run import StopAfter
 from shared.exchange.records.verdicts import FinalCard
 from shared.exchange.tables import MetricsRow
-from shared.learning.choice import choose, gains_nothing
+from shared.learning.choice import choose, gains_nothing, reported_scores
 from shared.learning.outcome import Outcome, Scores, chosen_text, outcome_of, standstills
 from tests.federation.running import run_configuration
 from tests.played import scored_verdict
@@ -128,6 +130,12 @@ def test_improved_is_said_only_of_a_model_with_answers_in_it_that_scores_higher(
         assert found.before is not None and found.after is not None and found.after > found.before
     if not any(took_part.values()):
         assert "nothing was accepted" in found.text and not found.has_improved
+
+
+def test_a_number_beyond_1_is_no_score() -> None:
+    row = MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5})
+    rows = {0: {"north": row, "south": replace(row, scores={"dice_mean": 7.0})}}
+    assert reported_scores(rows, "dice_mean") == {0: {"north": 0.5}}
 
 
 def test_the_card_says_that_nothing_was_accepted_whatever_was_scored() -> None:

@@ -57,6 +57,16 @@ def test_training_that_weighs_images_otherwise_tells_no_score(why: str, least: i
     assert isinstance(trained, MetricsRow) and trained.images == "21"
 
 
+def test_what_a_run_spends_is_rounded_up_and_a_score_that_is_no_number_is_not_told() -> None:
+    dataset = Dataset(tuple(Graded(f"{number}", 0) for number in range(20)), (), (), ("a", "b"))
+    configuration = RoundConfiguration(round=2, epochs=1, learning_rate=0.1, batch_size=4, seed=1, augmentation={})
+    table = ScoreTable(configuration, Policy(), dataset)
+    table.add(1, "train", Evaluation(20, 0.5, {"kappa": Score(math.nan, 20)}))  # type: ignore[arg-type]
+    table.spent(0.12341, 20)
+    (row,) = read_metrics(table.content(), "metrics.csv")
+    assert row.scores == {"kappa": None, "epsilon": 0.1235}
+
+
 def test_a_scores_loss_weighs_no_class_and_no_image_beyond_its_bound() -> None:
     task: Any = task_named("image_classification")
     logits, grades = torch.tensor([[2.0, 0.0], [0.0, 0.0], [900.0, 0.0]]), torch.tensor([0, 1, 1])
