@@ -1,6 +1,6 @@
 """What each record of a run must say because of those that it follows from, as far as one folder shows them.
 
-    offer       the run of its path, and this site among the run's sites
+    offer       this site among the run's sites
     consent     a no tells of no images
     round       no number beyond the closing round; to a site that agreed
     update      the rates of its round, row by row; of no more images than the consent; how good the received model is
@@ -56,8 +56,6 @@ def find_loose_records(reading: Reading) -> None:
 
 
 def _offer(reading: Reading, message: Message, run: RunConfiguration) -> Iterator[tuple[str, str]]:
-    if run.run != message.ref.run:
-        yield names.RUN_CONFIGURATION, "is of another run than its path"
     if reading.opened.site not in run.sites:
         yield names.RUN_CONFIGURATION, f"offers {reading.opened.site} a run that it has no part in"
 

@@ -176,7 +176,8 @@ def _check_options(run: RunConfiguration, shown_as: str, *, is_old: bool) -> Non
     """Check that what the schema leaves to task and method holds nothing but what these know."""
     free = (run.task_options, run.method_options, run.augmentation, run.split)
     if any(_is_unbounded(value) for value in free):
-        raise RejectedError(shown_as, f"holds a text of more than {_MAX_TEXT} characters or a control character")
+        unbounded = f"a text of more than {_MAX_TEXT} characters, a control character or values nested too deeply"
+        raise RejectedError(shown_as, f"holds {unbounded}")
     try:
         if not (run.plugins and run.task not in TASK_NAMES):  # what a plug-in's task may be told, it alone knows
             task = terms_of(run.task)

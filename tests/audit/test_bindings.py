@@ -119,6 +119,9 @@ LIES: dict[str, tuple[dict[str, object], str]] = {
     "half-a-share": ({"weight": "0.5"}, "tells the weight 0.5 of the run's only site, whose weight is 1.0"),
     "theta": ({"theta": "0.7"}, "tells the θ 0.7, the answer None"),
     "epsilon": ({"epsilon": "1.5"}, "tells the ε 1.5, the answer None"),
+    "another-run": ({"run": "octa-2"}, "speaks of another run or round"),
+    "another-round": ({"round": 2}, "speaks of another run or round"),
+    "another-site": ({"site": "south"}, "speaks of another site"),
 }
 
 
@@ -126,6 +129,26 @@ LIES: dict[str, tuple[dict[str, object], str]] = {
 def test_a_verdict_against_its_answer_is_found(tmp_path: Path, lie: str) -> None:
     changes, what = LIES[lie]
     assert (f"{MessageRef('verdict', RUN, 1).path}/verdict.json", what) in found(with_verdict(tmp_path, changes))
+
+
+LATE = {"update": "ab" * 32, "score": "0.9", "weight": "1.0", "reason": "ok"}
+COUNTED_LATE: dict[str, tuple[dict[str, object], dict[str, object], str]] = {
+    "no-score": ({"score": None}, {}, "counts an answer that came late without a score"),
+    "a-score-of-none": (
+        {},
+        {"tolerance": None},
+        "tells a score of an answer that came late, 0.9, where no model is scored",
+    ),
+    "too-low": ({"score": "0.01"}, {}, "counts an answer that came late at score 0.01 and tolerance 0.01"),
+}
+
+
+@pytest.mark.parametrize("lie", COUNTED_LATE)
+def test_a_late_answer_against_the_runs_tolerance_is_found(tmp_path: Path, lie: str) -> None:
+    changes, offered, what = COUNTED_LATE[lie]
+    verdict = {"status": "late", "score": None, "weight": None, "late": LATE | changes}
+    run = with_verdict(tmp_path, verdict, answers=False, late="next", **offered)
+    assert (f"{MessageRef('verdict', RUN, 1).path}/verdict.json", what) in found(run)
 
 
 BELOW_LAST = {"below_last": 0.2}
@@ -332,7 +355,38 @@ def test_an_answer_without_the_received_model_is_found(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_site_that_has_no_part_is_offered_nothing_and_one_that_declined_is_asked_nothing(tmp_path: Path) -> None:
+def test_scores_in_a_round_that_asks_none_are_found(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=3, score_every=2)
+    run.round(1, trains=True)
+    run.round(2, trains=True)
+    what = "tells scores in a round in which the run, by score_every: 2, asks none"
+    assert found(run) == [(f"{MessageRef('update', RUN, 2).path}/{names.METRICS}", what)]
+
+
+def test_a_round_after_the_closing_one_is_found(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1)
+    run.send("round", 3, run.to_site(2), "consent")
+    assert (MessageRef("round", RUN, 3).manifest, "is of a round after the closing one, 2") in found(run)
+
+
+@pytest.mark.parametrize(
+    ("offered", "what"),
+    [
+        ({"run": "octa-2"}, "speaks of another run or round"),
+        ({"sites": ["south"]}, "offers north a run that it has no part in"),
+    ],
+)
+def test_an_offer_of_another_run_or_to_other_sites_is_found(
+    tmp_path: Path, offered: dict[str, object], what: str
+) -> None:
+    run = Played(tmp_path)
+    run.offer(**offered)
+    assert found(run) == [(f"{MessageRef('offer', RUN).path}/{names.RUN_CONFIGURATION}", what)]
+
+
+def test_a_site_that_declined_is_asked_nothing(tmp_path: Path) -> None:
     run = Played(tmp_path)
     run.offer(rounds=1)
     declined = canonical({"run": RUN, "agrees": False, "reason": "no", "images": {"train": "12"}})

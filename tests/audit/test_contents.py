@@ -312,6 +312,8 @@ def test_a_consent_says_no_more_than_its_keys(record: dict[str, object], what: s
         ({"augmentation": {"patients": 1}}, "patients: is not a known key"),
         ({"split": {"patients": 1}}, "patients: is not a known key"),
         ({"task_options": {"group_pattern": "(x)" * 400}}, "a text of more than 1000 characters"),
+        ({"task_options": {"group_pattern": "two\nlines"}}, "a control character"),
+        ({"task_options": {"patients": [[[[[[[[["many"]]]]]]]]]}}, "or values nested too deeply"),
         ({"task": "mind-reading"}, "there is no 'mind-reading'"),
     ],
 )

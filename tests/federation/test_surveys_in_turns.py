@@ -346,6 +346,20 @@ def test_a_survey_that_was_removed_is_put_back_when_the_next_is_asked(federation
     assert federation.sheet("north", 2).exists()
 
 
+def test_an_audit_finds_that_a_survey_is_missing_also_by_its_answer(federation: Surveyed) -> None:
+    federation.begin(statistics="never")
+    federation.step("north")
+    federation.ask()
+    federation.step("north")
+    federation.ask()
+    (federation.folder("north") / "surveys/0001.json").unlink()
+    findings = verify(LocalFolder(federation.folder("north"))).findings
+    assert {(finding.file, finding.what) for finding in findings} == {
+        ("surveys/0001.json", "is missing, and a later survey is there"),
+        ("sheets/0001.json", "answers a survey that is missing or does not hold"),
+    }
+
+
 def test_an_answer_that_came_before_the_next_survey_is_kept(federation: Surveyed) -> None:
     federation.begin(statistics="never")
     federation.step("north")
