@@ -15,9 +15,10 @@ from shared.exchange.names import Kind, MessageRef
 from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.wire import Wire
 from shared.exchange.retention import may_be_removed
+from shared.exchange.signing import canonical
 from shared.folder.local import LocalFolder
 from tests.federation.running import run_configuration
-from tests.played import RUN, Played
+from tests.played import RUN, Played, scored_verdict
 
 ROUNDS = st.integers(1, 30)
 KINDS: list[Kind] = ["offer", "consent", "round", "update", "verdict", "final"]
@@ -90,6 +91,39 @@ def test_a_pruned_folder_holds(tmp_path: Path, keep: str, after_the_end: list[st
     assert audit.findings == []
     assert len(audit.removed) == 5 - len(after_the_end)
     assert (run.drop / "runs" / RUN / "final" / names.FINAL_MODEL).exists()
+
+
+def test_a_file_whose_removal_was_cut_off_goes_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent("last 1")
+    run.round(1, trains=True)
+    run.round(2, trains=True)
+
+    def cut_off(folder: LocalFolder, path: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(LocalFolder, "remove", cut_off)
+        run.aggregator.outbox.prune(RUN)
+    run.aggregator.outbox.prune(RUN)
+    assert "0001/to_site/global.safetensors" not in left(run.drop) + left(run.aggregator.ledger.root)
+
+
+def test_a_verdict_that_is_not_in_the_folder_yet_removes_nothing(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent("last 1")
+    run.round(1, trains=True)
+    run.send("round", 2, run.to_site(2), "consent")
+    run.send("update", 2, run.from_site(2, trains=True), "round")
+    answer = run.aggregator.ledger.message(MessageRef("update", RUN, 2))
+    verdict = {names.VERDICT: canonical(scored_verdict(RUN, 2, "1.0").model_dump())}
+    assert answer is not None
+    run.aggregator.outbox.sign(MessageRef("verdict", RUN, 2), verdict, in_reply_to=answer.digest)
+    run.aggregator.outbox.prune(RUN)
+    assert "0001/to_site/global.safetensors" in left(run.drop)
+    run.aggregator.outbox.publish()
+    run.aggregator.outbox.prune(RUN)
+    assert "0001/to_site/global.safetensors" not in left(run.drop)
 
 
 def test_what_travels_beside_a_model_goes_with_it(tmp_path: Path) -> None:

@@ -56,3 +56,10 @@ def test_half_a_round_is_never_written(tmp_path: Path, caplog: pytest.LogCapture
         assert folder.read(second.manifest, max_bytes=MB)
         with pytest.raises(NotFoundError):
             folder.read(MessageRef("round", "r", 3).manifest, max_bytes=MB)
+
+        cloud.store.quotas[AGGREGATOR] = 200 * MB
+        channel.outbox._require_room(second, 2 * MB)
+        cloud.store.quotas[AGGREGATOR] = 5 * MB
+        with pytest.raises(ActionRequiredError, match="north: the folder has room for"):
+            for _ in range(40):  # of that size, after which the server is asked again
+                channel.outbox._require_room(second, 2 * MB)

@@ -16,6 +16,7 @@ from shared.audit.verify import verify
 from shared.errors import ActionRequiredError
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import EncryptionKey
+from shared.exchange.handovers import name_key
 from shared.exchange.names import AGGREGATOR, MANIFEST, SITE_MODEL, MessageRef
 from shared.exchange.outbox import LOOKS_BACK_EVERY_S
 from shared.exchange.records.wire import Encrypt
@@ -114,6 +115,31 @@ def test_a_work_directory_older_than_its_answers_takes_them_back(
     caplog.clear()
     Daemon(work, read_configuration(work), LocalFolder(run.drop), stop=threading.Event())._enrolment.publish_card()
     assert not caplog.records
+
+
+def test_what_is_taken_back_is_taken_in_the_order_in_which_it_was_signed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wherever the disk is cut, what is here is a beginning of the chain."""
+    run, consent = Played(tmp_path), MessageRef("consent", RUN)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    run.send("update", 1, run.from_site(1, True), "round")
+    for ref in (consent, UPDATE):
+        shutil.rmtree(tmp_path / "north" / "mirror" / ref.path)
+    anew(run, "north").inbox.adopt([UPDATE, consent])
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"north: took {ref.path} back from the folder" for ref in (consent, UPDATE)]
+
+
+def test_until_a_named_key_was_handed_over_to_nothing_is_the_aggregators(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    ref = run.sign_and_publish("round", 1, run.to_site(1))
+    manifest = (run.drop / ref.manifest).read_bytes()
+    assert run.site.inbox.is_signed(ref, manifest)
+    name_key(tmp_path / "north", SigningKey(b"\x09" * 32).public)
+    assert not run.site.inbox.is_signed(ref, manifest)
 
 
 def test_a_stray_in_an_answers_place_does_not_keep_a_site_from_starting(tmp_path: Path) -> None:

@@ -258,6 +258,15 @@ def test_each_round_uses_the_images_that_are_whole_then(tmp_path: Path, data: Pa
     assert other not in ids(hospital, run)["train"]
 
 
+def test_a_run_without_any_validation_images_left_is_not_answered(tmp_path: Path, data: Path) -> None:
+    hospital, run, before = of_copies(tmp_path, data)
+    for gone in before["validation"]:
+        for path in hospital.data.glob(f"*/{gone}.png"):
+            path.unlink()
+    hospital.send_round(run, 1)
+    assert_stuck(hospital, "too few of the blocks of images that it uses are whole")
+
+
 def test_a_private_run_trains_on_as_many_images_as_its_cost_was_counted_for(tmp_path: Path, data: Path) -> None:
     hospital, run, before = of_copies(tmp_path, data, **PRIVATE)
     for path in hospital.data.glob(f"*/{min(before['train'])}.png"):
