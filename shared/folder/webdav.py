@@ -122,8 +122,8 @@ class WebDavFolder(Folder):
             raise disk_trouble(error, source) from error
 
     def interrupt(self) -> None:
-        self._interrupted += 1
         with self._interruption:
+            self._interrupted += 1
             self._interruption.notify_all()
         self._connection.interrupt()
         self._large_uploads.interrupt()
@@ -323,19 +323,20 @@ class WebDavFolder(Folder):
         self._folders.add(parent)
 
     def _move(self, source: str, target: str, *, overwrite: bool) -> None:
+        interrupted = self._interrupted
         answer = self._connection.relocate("MOVE", source, target, overwrite=overwrite)
         for pause_s in PROCESSED_S:
-            if not answer.is_processing or self._is_interrupted(pause_s):
+            if not answer.is_processing or self._is_interrupted(interrupted, pause_s):
                 break
             answer = self._connection.relocate("MOVE", source, target, overwrite=overwrite)
         if answer.status == 412:
             self._connection.send("DELETE", source)
         self._require(answer, (201, 204), "MOVE", target)
 
-    def _is_interrupted(self, pause_s: float) -> bool:
-        """Wait; return whether another thread interrupted that."""
+    def _is_interrupted(self, before: int, pause_s: float) -> bool:
+        """Wait; return whether another thread interrupted that, ``before`` being how often one had until then."""
         with self._interruption:
-            return self._interruption.wait(pause_s)
+            return self._interruption.wait_for(lambda: self._interrupted != before, pause_s)
 
     def make_folder(self, path: str) -> bool:
         """Make sure that a folder and all above it are there; return whether it had to be made.
