@@ -140,9 +140,9 @@ class Enrolment:
             if doubtful is not None:
                 raise doubtful
             raise ActionRequiredError(
-                f"the folder has lost messages: this site has signed up to number {told}, and the folder ends at "
-                f"{here}; this site signs nothing until they are back; ask the server's people to restore the newest "
-                "backup of the folder, or ask the aggregator's people for an invite under a new name"
+                f"the folder has lost messages: by {names.STATUS} there this site has signed message {told}, and the "
+                f"last one there is {here}; this site signs nothing until they are back; ask the server's people to "
+                "restore the newest backup of the folder, or ask the aggregator's people for an invite under a new name"
             )
 
     def _sum_up_restore(self) -> None:

@@ -105,7 +105,7 @@ def _require_apart(images: int, earlier: Mapping[str, Sheet], least: int) -> Non
             raise DataError(
                 [
                     f"{name} was about {sheet.images} images, and fewer than {least} were added or lost since; a "
-                    f"second sheet would reveal those few; answer a survey after {least} or more were."
+                    f"second sheet would reveal those few; answer a survey once {least} or more were."
                 ]
             )
 

@@ -260,7 +260,7 @@ def test_what_its_heartbeat_on_the_server_speaks_of_must_be_there_before_it_sign
 
     monkeypatch.setattr(hospital, "move", move)  # it works on
     for _ in range(2):
-        with pytest.raises(ActionRequiredError, match="has signed up to number 2, and the folder ends at 1"):
+        with pytest.raises(ActionRequiredError, match="has signed message 2, and the last one there is 1"):
             hospital.live()
     kept.rename(last)
     hospital.live()

@@ -260,10 +260,10 @@ def test_a_site_that_lost_its_disk_signs_nothing_while_the_folder_keeps_its_last
         path = hospital.work / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     hospital.offer(run_configuration(run="three", sites=["north"], quorum=1))
-    with pytest.raises(ActionRequiredError, match="has signed up to number 2, and the folder ends at 1"):
+    with pytest.raises(ActionRequiredError, match="has signed message 2, and the last one there is 1"):
         hospital.live()
     with hospital.living():  # which tells of its trouble, and does not do away with what it knows of it
-        hospital.wait_until(lambda: caplog.text.count("the folder ends at 1") > 0)
+        hospital.wait_until(lambda: caplog.text.count("the last one there is 1") > 0)
         looks = hospital.folder.requests
         hospital.wait_until(lambda: hospital.folder.requests > looks + 5)
     assert not hospital.is_signed(MessageRef("consent", "three"))
