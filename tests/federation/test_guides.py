@@ -29,6 +29,8 @@ TYPED = re.compile(r"dropfed-|sudo |git |export |heldout:|limits:")
 """How what people type or write into a file begins, which is indented; what is printed is fenced as text."""
 BLOCK = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
 FENCE = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CHOSEN = re.compile(r"dropfed-\w+ (approve|decline|pause|resume|withdraw|stop)\b")
+"""What people choose one of."""
 LABEL = re.compile(r"^(\w[\w ]*):", re.MULTILINE)
 """The left column of what ``show`` prints."""
 RUN = "octa-1"
@@ -193,9 +195,10 @@ def test_a_hospital_sees_the_whole_offer_in_its_guide(printed: Printed) -> None:
 
 @pytest.mark.parametrize("guide", PROGRAMS)
 def test_what_is_printed_is_not_copied_with_what_is_typed(guide: str) -> None:
-    """A block of code is copied whole; indented ones are one block, also over a line that is empty."""
+    """A block of code is copied whole: it holds no line that is printed, and one of what people choose between."""
     indented = BLOCK.findall(FENCE.sub("", (DOCS / guide).read_text()))
     assert indented and [block for block in indented if not TYPED.match(block.strip())] == []
+    assert [block for block in indented if len(set(CHOSEN.findall(block))) > 1] == []
 
 
 def test_a_line_that_nobody_prints_is_noticed() -> None:
