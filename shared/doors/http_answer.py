@@ -10,7 +10,8 @@ from shared.doors.numbers import whole
 
 LONGEST_WAIT_S = 10**9
 _MOST_DIGITS = 9
-_KIND = re.compile(r"(?:^|,)\s*([A-Za-z0-9-]+)(?![A-Za-z0-9-]|\s*=)")
+_QUOTED = re.compile(r'"[^"]*"')
+_KIND = re.compile(r"(?:^|,)\s*([\w-]+)(?![\w-]|\s*=)", re.ASCII)
 _BEGINS = re.compile(r"bytes ([0-9]{1,18})-")
 
 
@@ -47,7 +48,7 @@ def delay_of(retry_after: str) -> float | None:
 
 def kinds_of(challenges: str) -> list[str]:
     """Return the kinds of login that WWW-Authenticate offers, as it writes them."""
-    return _KIND.findall(challenges)
+    return _KIND.findall(_QUOTED.sub('""', challenges))
 
 
 def offers(challenges: str, kind: str) -> bool:

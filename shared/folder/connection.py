@@ -163,7 +163,7 @@ class Connection:
         session, self._sockets = client.session, Sockets(stall_s)
         for scheme in ("http://", "https://"):
             session.mount(scheme, Adapter(self._sockets))
-        self._login = PasswordLogin(self._origin, user, password, self.shown_user)
+        self._login = PasswordLogin(self._origin, self.url, user, password, self.shown_user)
         session.auth = None if user == NOBODY else self._login
         session.trust_env = False  # never ~/.netrc; the proxy is the one thing taken from the environment
         session.proxies = proxies_to(self.url)

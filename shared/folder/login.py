@@ -2,16 +2,19 @@
 
 Servers lock an account, or all that comes from one address, after some wrong passwords. So one that was refused is left
 alone by all connections together: first for a moment, for a server may be wrong for as long, and later for an hour.
+
+Some servers say 401 too where an account lacks rights in a single folder. So a password is left alone for longer by the
+folder that it was refused for: another is asked first, and where that lets it in, all but the one go on.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from threading import Lock
 from typing import Any, Literal
 
 from requests import PreparedRequest, Response
@@ -25,6 +28,8 @@ from shared.moments import moment_text
 
 LEFT_ALONE_S = (30.0, 30.0, 3600.0)
 """For how long after the first refusal in a row, after the second, and after each further one."""
+LONGER_THERE = 4
+"""So many times as long, but for the last, for the folder that refused it: the others' next tries come before."""
 
 
 @dataclass(frozen=True)
@@ -46,39 +51,46 @@ class Password:
 
 
 class _Refusals:
-    """What a server said of one user's password, over all connections of this process.
+    """What a server said of one password of one user, over all connections of this process.
+
+    Args:
+        times_as_long: how many times as long as elsewhere it is left alone here.
 
     Attributes:
-        is_standing: it has let nobody in since it last refused to.
+        is_standing: it was let in nowhere here since it was last refused.
     """
 
-    def __init__(self) -> None:
-        self._text = ""
+    def __init__(self, times_as_long: int) -> None:
         self.is_standing = False
+        self._times_as_long = times_as_long
         self._times = 0
         self._at = -math.inf
+        self._lock = Lock()
 
-    def add(self, text: str, *, is_wrong: bool) -> None:
+    def add(self, shown_at: float, *, is_wrong: bool) -> None:
         """Note one more; ``is_wrong``: for the password, and not for what the account may do."""
-        self.is_standing = True
-        if text != self._text:
-            self._text, self._times = text, 0
-        if is_wrong and self.wait_s(text) <= 0:  # else it was on its way when another came back, and is no news
-            self._times, self._at = self._times + 1, time.monotonic()
+        with self._lock:
+            self.is_standing = True
+            if is_wrong and shown_at > self._at:  # else it was on its way when another came back, and is no news
+                self._times, self._at = self._times + 1, time.monotonic()
 
-    def end(self) -> None:
-        self.is_standing = False
-        self._times = 0
+    def end(self, shown_at: float) -> None:
+        with self._lock:
+            if shown_at > self._at:
+                self.is_standing = False
+                self._times = 0
 
-    def wait_s(self, text: str) -> float:
-        """Return for how many seconds more this password is left alone; none or fewer if it may be shown."""
-        if text != self._text or not self._times:
-            return 0.0
-        return self._at + LEFT_ALONE_S[min(self._times, len(LEFT_ALONE_S)) - 1] - time.monotonic()
+    def wait_s(self) -> float:
+        """Return for how many seconds more the password is left alone; none or fewer if it may be shown."""
+        with self._lock:
+            if not self._times:
+                return 0.0
+            usual_s = LEFT_ALONE_S[min(self._times, len(LEFT_ALONE_S)) - 1]
+            return self._at + min(usual_s * self._times_as_long, LEFT_ALONE_S[-1]) - time.monotonic()
 
 
-_REFUSALS: defaultdict[tuple[str, str], _Refusals] = defaultdict(_Refusals)
-"""By server and user."""
+_REFUSALS: dict[tuple[str, str, str, int], _Refusals] = {}
+"""By server or folder, user, password and how many times as long it is left alone there."""
 
 
 class PasswordLogin(AuthBase):
@@ -88,37 +100,49 @@ class PasswordLogin(AuthBase):
         kind: what the server wants, as far as it has said.
     """
 
-    def __init__(self, server: str, user: str, password: Password, shown_user: str) -> None:
+    def __init__(self, server: str, folder: str, user: str, password: Password, shown_user: str) -> None:
         """Read the password.
 
         Args:
             server: its address, without a path.
+            folder: its address.
             shown_user: the user, as people may read it.
 
         Raises:
             ActionRequiredError: it cannot be read.
         """
         self.kind: Literal["Basic", "Digest"] = "Basic"
-        self._refusals = _REFUSALS[server, user]
         self._server = server
+        self._folder = folder
         self._shown_user = shown_user
         self._user = user
         self._password = password
+        self._text: str | None = None
+        self._shown_at = -math.inf
         self._read()
 
     def _read(self) -> None:
-        self._text = self._password.read()
-        self._basic = HTTPBasicAuth(self._user.encode(), self._text.encode())  # as text it would go out as Latin-1
-        self._digest = _Digest(self._user, self._text)
+        text = self._password.read()
+        if text == self._text:  # what the server asked of its login holds as well
+            return
+        self._text = text
+        self._refusals = [
+            _REFUSALS.setdefault((where, self._user, text, times), _Refusals(times))
+            for where, times in ((self._server, 1), (self._folder, LONGER_THERE))
+        ]
+        self._basic = HTTPBasicAuth(self._user.encode(), text.encode())  # as text it would go out as Latin-1
+        self._digest = _Digest(self._user, text)
 
     def refused(self, *, is_wrong: bool) -> None:
         """Note that the server refused the password; until it takes one, that is read anew before each request."""
-        self._refusals.add(self._text, is_wrong=is_wrong)
+        for refusals in self._refusals:
+            refusals.add(self._shown_at, is_wrong=is_wrong)
 
     def taken(self, request: PreparedRequest) -> None:
         """Note that the server took a request. A session's cookie counts for more than the password beside it."""
         if "Cookie" not in request.headers:
-            self._refusals.end()
+            for refusals in self._refusals:
+                refusals.end(self._shown_at)
 
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
         """Put the header on a request that is about to go out.
@@ -126,15 +150,16 @@ class PasswordLogin(AuthBase):
         Raises:
             ActionRequiredError: the password was refused, and cannot be read any more, or is to be left alone.
         """
-        if self._refusals.is_standing:
+        if any(refusals.is_standing for refusals in self._refusals):
             self._read()
-        if (wait_s := self._refusals.wait_s(self._text)) > 0:
+        if (wait_s := max(refusals.wait_s() for refusals in self._refusals)) > 0:
             again_at = moment_text(datetime.now().timestamp() + wait_s)
             raise ActionRequiredError(
                 f"{self._server} has refused user {self._shown_user!r} with this password, and to show it again and "
                 f"again could lock the account: it is shown again at {again_at}, or once it is another; "
                 f"{self._password.remedy}."
             )
+        self._shown_at = time.monotonic()
         if self.kind == "Digest":
             self._digest(request)
         else:

@@ -7,8 +7,9 @@ import time
 from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ METHODS = ("PROPFIND", "GET", "PUT", "MKCOL", "MOVE", "DELETE")
 SIZE = 5 << 20
 USER, PASSWORD = "zoë", "gehéim: ü"
 LEFT_ALONE_S = (30.0, 30.0, 3600.0)  # after the first refusal in a row, the second, and each further one
+LEFT_ALONE_THERE_S = (120.0, 120.0, 3600.0)  # likewise, by the folder that it was refused for
 
 
 def md5(text: str) -> str:
@@ -152,7 +154,7 @@ def test_a_password_that_is_refused_again_and_again_is_left_alone_for_an_hour(
                 folder.check()
         return faulty.count("PROPFIND") - before
 
-    for left_alone_s in (*LEFT_ALONE_S, LEFT_ALONE_S[-1]):
+    for left_alone_s in (*LEFT_ALONE_THERE_S, LEFT_ALONE_THERE_S[-1]):
         assert refusals() == 1
         now_s += left_alone_s - 1
         assert refusals() == 0
@@ -186,9 +188,103 @@ def test_refusals_of_one_moment_count_for_one(faulty: FaultyServer, monkeypatch:
         troubles = [future.exception() for future in [threads.submit(folder.check) for folder in folders]]
     assert [type(trouble) for trouble in troubles] == [ActionRequiredError] * 4
     faulty.always_fail("PROPFIND", None)  # type: ignore[arg-type]
-    now_s = LEFT_ALONE_S[0]
+    now_s = LEFT_ALONE_THERE_S[0]
     for folder in folders:
         folder.check()
+
+
+def test_what_was_asked_before_a_refusal_and_is_refused_after_it_is_no_second_one(
+    faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a large body is, that takes minutes to go out."""
+    now_s, is_asked, is_late = 0.0, Event(), Event()
+    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
+    slow, quick = (WebDavFolder(faulty.url, USER, PASSWORD) for _ in range(2))
+
+    def refuse_late(handler: Handler) -> None:
+        is_asked.set()
+        is_late.wait(10)
+        says(401)(handler)
+
+    faulty.fail("PROPFIND", refuse_late, says(401))
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(slow.check)
+        is_asked.wait(10)
+        with pytest.raises(ActionRequiredError, match="refuses user"):
+            quick.check()
+        now_s = LEFT_ALONE_THERE_S[0]
+        is_late.set()
+        assert isinstance(asking.exception(), ActionRequiredError)
+    quick.check()
+
+
+def test_a_folder_that_alone_lets_nobody_in_does_not_keep_the_others_away(
+    faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Apache says 401 where a folder does not name the account."""
+    now_s, tried = 0.0, {"shut": 0, "open": 0}
+    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
+    faulty.folders |= set(tried)
+    folders = {name: WebDavFolder(f"{faulty.url}/{name}", USER, PASSWORD) for name in tried}
+    next_s = {"shut": 0.0, "open": 10.0}
+    entered_at = []
+
+    def judge(handler: Handler) -> None:
+        handler.body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        name = handler.name.split("/")[0]
+        tried[name] += 1
+        handler.answer(*(handler.behave() if name == "open" else (401, b"")))
+
+    faulty.always_fail("PROPFIND", judge)
+    while (now_s := min(next_s.values())) < 900:
+        name = min(next_s, key=lambda name: next_s[name])
+        try:
+            folders[name].check()
+            entered_at.append(now_s)
+            next_s[name] += 10
+        except ActionRequiredError:
+            next_s[name] += 60  # as RetryingFolder does
+    assert tried["shut"] == len(LEFT_ALONE_S)
+    assert max(after - before for before, after in pairwise([0.0, *entered_at, 900.0])) <= 90
+
+
+def test_each_of_two_passwords_counts_for_itself(faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As two app passwords of one account, of which one was taken back."""
+    now_s = 0.0
+    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
+    faulty.always_fail("PROPFIND", require_basic)
+    wrong, right = (WebDavFolder(faulty.url, USER, text) for text in ("taken back", PASSWORD))
+    for left_alone_s in LEFT_ALONE_THERE_S:
+        with pytest.raises(ActionRequiredError, match="refuses user"):
+            wrong.check()
+        right.check()
+        now_s += left_alone_s - 1
+        with pytest.raises(ActionRequiredError, match="has refused user"):
+            wrong.check()
+        now_s += 1
+
+
+def test_a_challenge_is_kept_while_a_refusal_stands(faulty: FaultyServer, gate: Gate) -> None:
+    """A session's cookie does not end that, and each request would be made twice."""
+    folder = WebDavFolder(faulty.url, USER, PASSWORD)
+    folder.check()
+
+    def give_cookie(handler: Handler) -> None:
+        handler.body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        handler.answer(*handler.behave(), ("Set-Cookie", "balancer=1; Path=/"))
+
+    faulty.fail("PROPFIND", give_cookie, says(401))
+    folder.list("")
+    with pytest.raises(ActionRequiredError, match="refuses user"):
+        folder.list("")
+    before = len(faulty.requests)
+    for _ in range(3):
+        folder.list("")
+    assert len(faulty.requests) == before + 3
+    assert faulty.headers[-1]["Cookie"] == "balancer=1"
 
 
 def require_basic(handler: Handler) -> None:
@@ -229,7 +325,12 @@ def test_what_no_password_opens_is_told_for_as_long_as_it_stays(faulty: FaultySe
 
 
 @pytest.mark.parametrize(
-    ("challenge", "kinds"), [('Bearer realm="a, b=c", x="y"', "Bearer"), ("Negotiate, NTLM", "Negotiate or NTLM")]
+    ("challenge", "kinds"),
+    [
+        ('Bearer realm="a, b=c", x="y"', "Bearer"),
+        ("Negotiate, NTLM", "Negotiate or NTLM"),
+        ('Bearer authorization_uri="https://a", error_description="expired, login again"', "Bearer"),
+    ],
 )
 def test_a_login_that_we_do_not_speak_is_told(faulty: FaultyServer, challenge: str, kinds: str) -> None:
     faulty.always_fail("PROPFIND", says(401, b"", ("WWW-Authenticate", challenge)))
@@ -291,7 +392,7 @@ class TestSessions:
             assert folder.read("f", max_bytes=1) == b"x"
             with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
                 another.check()
-            now_s += LEFT_ALONE_S[0]
+            now_s += LEFT_ALONE_THERE_S[0]
         with pytest.raises(ActionRequiredError, match="has refused user 'north'"):
             another.check()
 
