@@ -104,9 +104,9 @@ def require_sense(wish: Wish, owner: str, admin: str | None) -> None:
         owner, admin: names of accounts.
     """
     problems = misnamed((wish.federation, *wish.accounts))
-    of_account: dict[str, str] = {owner: "the aggregator"}
+    of_account: dict[str, str] = {owner.casefold(): "the aggregator"}  # servers know them whatever the case
     for site, account in wish.accounts.items():
-        if wish.shared_by != "link" and (other := of_account.setdefault(account, site)) != site:
+        if wish.shared_by != "link" and (other := of_account.setdefault(account.casefold(), site)) != site:
             problems.append(f"--site {site}: has the account of {other}, {account}; give each its own")
         if not account.isprintable() or set(account) & set("/\\") or account != account.strip():
             problems.append(f"--site {site}: its account's name cannot be used; take another")

@@ -353,6 +353,15 @@ def test_an_account_is_found_whatever_the_case_of_its_letters(work: Path, cloud:
     assert "nothing was missing" in provision(work, cloud.url, "--by", "share", sites=("--site", "north")).output
 
 
+@pytest.mark.parametrize("other", ["South", "Aggregator"])
+def test_no_account_is_given_twice_in_other_letters(work: Path, cloud: OwnCloud, other: str) -> None:
+    sites = ("--site", f"north={other}", "--site", "south")
+    refused = provision(work, cloud.url, "--by", "share", sites=sites)
+    assert refused.exit_code == 2
+    assert "give each its own" in refused.output
+    assert not cloud.shares
+
+
 # --- public links ------------------------------------------------------------------------------------------
 
 

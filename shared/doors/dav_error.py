@@ -11,7 +11,8 @@ from xml.parsers import expat
 
 from shared.doors import Refusal, door
 
-_ERROR, _SABRE = "DAV:}error", "http://sabredav.org/ns}"
+_ERRORS = ("DAV:}error", "DAV}error")  # the second of Infinite Scale and OpenCloud
+_SABRE = "http://sabredav.org/ns}"
 
 
 @dataclass
@@ -28,7 +29,7 @@ def reason_of(body: bytes) -> Reason | None:
 
     def start(name: str, _: dict[str, str]) -> None:
         at.append(name)
-        if at[0] != _ERROR:
+        if at[0] not in _ERRORS:
             raise ValueError(name)
 
     def characters(text: str) -> None:

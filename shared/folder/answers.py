@@ -62,7 +62,10 @@ class Answer:
     @property
     def is_processing(self) -> bool:
         """The server still works on what was just written."""
-        return self.status == 425 or (self.status == 503 and b"processing" in self.body.lower())
+        if self.status != 503:
+            return self.status == 425
+        reason = reason_of(self.body)  # pages of proxies speak of processing a request
+        return reason is not None and "processing" in reason.message.lower()
 
     @property
     def says_disabled(self) -> bool:

@@ -96,6 +96,9 @@ def test_the_servers_reason_is_told_on_one_line_and_bounded(
     with pytest.raises(DropfedError, match=r"\(Virus\\n\\x9blonglong") as caught:
         faulty_folder.upload("f", tmp_path / "source")
     assert len(str(caught.value)) < 700
+    faulty.fail("PUT", says(status, dav_error("X", "Virus X is detected").replace(b'"DAV:"', b'"DAV"')))
+    with pytest.raises(DropfedError, match=re.escape(said)):  # Infinite Scale's namespace
+        faulty_folder.upload("f", tmp_path / "source")
     for body in (b"<html>no</html>", b"<d:error", dav_error("X", "").replace(b"?>", b"?><!DOCTYPE x>"), b""):
         faulty.fail("PUT", says(status, body))
         with pytest.raises(DropfedError) as caught:
@@ -129,7 +132,12 @@ class Processing:
         handler.answer(*(self._refusal if self._left >= 0 else handler.behave()))
 
 
-@pytest.mark.parametrize("refusal", [(425, b""), (503, b"<s:message>file is still in post-processing</s:message>")])
+INFINITE_SCALES = dav_error("Sabre\\DAV\\Exception\\ServiceUnavailable", "internal error: file is processing").replace(
+    b'"DAV:"', b'"DAV"'
+)
+
+
+@pytest.mark.parametrize("refusal", [(425, b""), (503, INFINITE_SCALES)])
 def test_what_the_server_still_works_on_is_moved_afterwards_and_not_sent_again(
     faulty: FaultyServer, faulty_folder: WebDavFolder, monkeypatch: pytest.MonkeyPatch, refusal: tuple[int, bytes]
 ) -> None:
@@ -141,6 +149,18 @@ def test_what_the_server_still_works_on_is_moved_afterwards_and_not_sent_again(
     with pytest.raises(ProcessingError, match=f"cannot do MOVE now: {refusal[0]}"):
         faulty_folder.overwrite("a/f", b"two")
     assert (faulty.files["a/f"], faulty.count("PUT")) == (b"one", 2)
+
+
+def test_a_page_that_speaks_of_processing_is_no_file_in_processing(
+    faulty: FaultyServer, faulty_folder: WebDavFolder
+) -> None:
+    """As proxies write where their server is away: that is told at once."""
+    page = b"<html>An error occurred while processing your request.</html>"
+    faulty.always_fail("MOVE", says(503, page, ("Content-Type", "text/html")))
+    with pytest.raises(TransientError, match="cannot do MOVE now: 503") as caught:
+        faulty_folder.overwrite("f", b"x")
+    assert not isinstance(caught.value, ProcessingError)
+    assert faulty.count("MOVE") == 1
 
 
 def test_that_wait_can_be_interrupted(
