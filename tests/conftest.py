@@ -22,7 +22,15 @@ settings.load_profile("any machine")
 
 
 REPOSITORY = Path(__file__).parents[1]
-LONGEST = ("tests/test_study", "tests/test_demo", "tests/test_cells", "tests/federation/", "tests/faults/")
+LONGEST = (
+    "tests/test_study",
+    "tests/test_demo",
+    "tests/test_cells",
+    "tests/test_faulty_plugins",
+    "tests/learning/test_standby",
+    "tests/federation/",
+    "tests/faults/",
+)
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -41,7 +49,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole federations and studies first: a file that takes minutes must not begin when the others are done."""
+    """Whole federations and studies first: a long file must not begin when the others are done."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
