@@ -242,8 +242,7 @@ def _work(
     try:
         code = attended(child.poll, program.minutes, goes_on, too_long)
     finally:
-        child.kill()
-        child.communicate()
+        sandbox.end(child)
     _require_quiet(log, whose)
     if code:
         raise ActionRequiredError(

@@ -43,6 +43,8 @@ _WALLS = (
     "ALL",
 )
 _BOUNDED = 'ulimit -c 0 && ulimit -d "$1" && ulimit -f "$2" && shift 2 && exec "$@"'
+_BOUND_TO_US = 'exec 3<&0 < /dev/null; ( { read -r _ <&3; kill -KILL -1; } & ); exec 3<&-; exec "$@"'
+"""Inside, a shell waits for the end of a pipe that the daemon alone holds open, and then ends all processes there."""
 _KIB, _BLOCK = 1024, 512  # bytes, in which a shell counts memory, and files
 _TRIED = 1 << 20  # bytes, where it is only seen whether bubblewrap works
 _PATIENCE_S = 30.0
@@ -75,7 +77,7 @@ def obstacle() -> str | None:
 def start(
     program: Program, handed: Path, written: Path, log: Path, *, largest: int, threads: int
 ) -> subprocess.Popen[bytes]:
-    """Start a program, shut in.
+    """Start a program, shut in. It works until ``end``, or until this process ends.
 
     Args:
         handed: the directory that it reads.
@@ -92,17 +94,31 @@ def start(
             *(shutil.which("bwrap") or "bwrap", *_walls(room, calls)),
             *("--ro-bind", program.directory, PROGRAM, "--ro-bind", str(handed), ROUND, "--bind", str(written), OUTPUT),
             *("--setenv", "OMP_NUM_THREADS", str(threads), "--remount-ro", "/"),
-            *("--chdir", PROGRAM, "--", *program.command),
+            *("--chdir", PROGRAM, "--", "/bin/sh", "-c", _BOUND_TO_US, "sh", *program.command),
         ]
         return subprocess.Popen(  # noqa: S603  (the command is the hospital's own)
             ["/bin/sh", "-c", _BOUNDED, "sh", *limits, *shut_in],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=_ENVIRONMENT,  # bubblewrap clears it, and keeps what it was in its memory
             pass_fds=[calls.fileno()],
             start_new_session=True,  # Ctrl-C is the daemon's to hear
         )
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """End what was started, if it still works, however far it has come.
+
+    It is ended from inside: of one that is killed while bubblewrap sets it up, what was set up so far would go on.
+    """
+    assert child.stdin is not None
+    child.stdin.close()
+    try:
+        child.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:  # a program that has ended the shell beside it
+        child.kill()
+        child.wait()
 
 
 def shows(program: Program, place: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -598,18 +599,74 @@ def test_the_daemon_goes_on_until_the_program_does(tmp_path: Path) -> None:
     assert not [path for path in site.drop.rglob("*") if path.is_file() and b"Meier" in path.read_bytes()]
 
 
-def test_it_ends_with_the_daemon(tmp_path: Path) -> None:
-    program = installed(tmp_path / "program", "echo begun; sleep 3600.25 & sleep 3600.25")
-    places = [tmp_path / name for name in ("handed", "written", "log")]
+STARTS = (
+    "import os, signal, sys, time; from pathlib import Path; from site_client.configuration import Program; "
+    "from site_client import sandbox; program, *places = sys.argv[1:]; start = lambda: sandbox.start("
+    "Program.model_validate_json(program), *map(Path, places), largest=1000, threads=1)\n"
+)
+AT_ANY_MOMENT = [0.002 * number for number in range(20)]  # seconds after its start; it works after some ten
+
+
+def places_of(home: Path) -> list[Path]:
+    """What a program reads, writes into and says, in a directory that is in the arguments of what shuts it in."""
+    places = [home / name for name in ("handed", "written", "log")]
     for folder in places[:2]:
         folder.mkdir()
-    starts = (
-        "import sys, time; from pathlib import Path; from site_client.configuration import Program; "
-        "from site_client import sandbox; program, *places = sys.argv[1:]; "
-        "sandbox.start(Program.model_validate_json(program), *map(Path, places), largest=1000, threads=1); "
-        "time.sleep(600)"
+    return places
+
+
+def shut_in_by(home: Path) -> list[int]:
+    return [each.pid for each in psutil.process_iter(["cmdline"]) if str(home) in " ".join(each.info["cmdline"] or [])]
+
+
+def test_of_one_that_is_ended_while_it_starts_nothing_goes_on(tmp_path: Path) -> None:
+    program, places = installed(tmp_path / "program", "sleep 600"), places_of(tmp_path)
+    for moment in AT_ANY_MOMENT:
+        child = sandbox.start(program, *places, largest=1000, threads=1)
+        assert shut_in_by(tmp_path)
+        time.sleep(moment)
+        sandbox.end(child)
+    assert child.returncode
+    assert not shut_in_by(tmp_path)
+
+
+def test_of_a_daemon_that_is_killed_while_one_starts_nothing_goes_on(tmp_path: Path) -> None:
+    program, places = installed(tmp_path / "program", "sleep 600"), places_of(tmp_path)
+    killed = STARTS + (
+        f"for moment in {AT_ANY_MOMENT}:\n"
+        "    if (daemon := os.fork()) == 0:\n"
+        "        child = start(); time.sleep(moment); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    os.waitpid(daemon, 0)\n"
     )
-    daemon = subprocess.Popen([sys.executable, "-c", starts, program.model_dump_json(), *map(str, places)])
+    subprocess.run([sys.executable, "-c", killed, program.model_dump_json(), *map(str, places)], check=True)
+    deadline = time.monotonic() + WAIT_S
+    while shut_in_by(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_one_that_ends_the_shell_beside_it_is_ended_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "_PATIENCE_S", 0.2)
+    ends = "while kill -9 3 2> /dev/null || kill -9 4 2> /dev/null; do sleep 0.01; done; echo alone; sleep 600"
+    program, places = installed(tmp_path / "program", ends), places_of(tmp_path)
+    child = sandbox.start(program, *places, largest=1000, threads=1)
+    deadline = time.monotonic() + WAIT_S
+    while "alone" not in places[2].read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    sandbox.end(child)
+    assert child.returncode == -signal.SIGKILL
+    while shut_in_by(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_it_ends_with_the_daemon(tmp_path: Path) -> None:
+    program = installed(tmp_path / "program", "echo begun; sleep 3600.25 & sleep 3600.25")
+    starts = STARTS + "child = start(); time.sleep(600)"
+    daemon = subprocess.Popen([sys.executable, "-c", starts, program.model_dump_json(), *map(str, places_of(tmp_path))])
 
     def sleeping() -> int:
         return sum(
