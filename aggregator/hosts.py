@@ -171,8 +171,8 @@ class Cloud(Host):
     def _is_ours(self, site: str, found: Facts) -> bool:
         """Return whether an account that is there was made here."""
         account, invite, password = self.wish.accounts[site], found.invite, self._password(site)
-        if invite is not None and invite.user == account:
-            return (invite.url or "").startswith(f"{files_url(self._server, account)}/")
+        if invite is not None and invite.user.casefold() == account.casefold():
+            return (invite.url or "").startswith(f"{files_url(self._server, invite.user)}/")
         if password is None:
             return False
         try:

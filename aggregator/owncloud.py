@@ -197,6 +197,7 @@ class OwnCloud:
         self.user = user
         self._connection = Connection(server, user, password, ca_file=ca_file, stall_s=_STALL_S)
         self.files = WebDavFolder(files_url(server, user), user, password, ca_file=ca_file)
+        self._is_let_in = False
 
     def account(self, name: str) -> Account | None:
         """Look an account up, as an administrator; None if there is none."""
@@ -286,6 +287,9 @@ class OwnCloud:
             RefusedError: the server says no, with its reason.
             DropfedError: no answer, or one of another kind; a wrong password, or no right to ask.
         """
+        if not self._is_let_in:
+            self.files.check()  # OCS says the same of a wrong password and of one who may not ask
+            self._is_let_in = True
         where = f"ocs/v2.php/{path}"
         headers = {"OCS-APIRequest": "true", "Content-Type": "application/x-www-form-urlencoded"}
         body = urlencode(form).encode() if form else None
@@ -301,7 +305,6 @@ class OwnCloud:
                     "check whether its version is one that this was made for."
                 ) from None
         if answer.status == 401:
-            self.files.check()  # the password is wrong, or else
             raise ActionRequiredError(
                 f"{self.server} does not let {self.user} {doing}: name an administrator with --admin."
             )

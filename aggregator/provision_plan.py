@@ -104,9 +104,10 @@ def require_sense(wish: Wish, owner: str, admin: str | None) -> None:
         owner, admin: names of accounts.
     """
     problems = misnamed((wish.federation, *wish.accounts))
-    of_account: dict[str, str] = {owner.casefold(): "the aggregator"}  # servers know them whatever the case
+    known_as = str if wish.shared_by is None else str.casefold  # ownCloud knows accounts whatever the case
+    of_account: dict[str, str] = {known_as(owner): "the aggregator"}
     for site, account in wish.accounts.items():
-        if wish.shared_by != "link" and (other := of_account.setdefault(account.casefold(), site)) != site:
+        if wish.shared_by != "link" and (other := of_account.setdefault(known_as(account), site)) != site:
             problems.append(f"--site {site}: has the account of {other}, {account}; give each its own")
         if not account.isprintable() or set(account) & set("/\\") or account != account.strip():
             problems.append(f"--site {site}: its account's name cannot be used; take another")

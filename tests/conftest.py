@@ -43,7 +43,7 @@ def pytest_configure() -> None:
     That finds the tests, too: our programs take no code from the folder in which they start.
     Wrong passwords are tried one after another; ``tests/folder/test_login.py`` has for how long each is left alone.
     """
-    login.LEFT_ALONE_S = (0.0,)
+    login.LEFT_ALONE_S, login.LATER_S = (0.0,), 0.0
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

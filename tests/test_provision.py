@@ -24,6 +24,7 @@ from shared.exchange.reading import dump_yaml
 from shared.exchange.records.messages import Invite
 from shared.exchange.signing import SigningKey
 from shared.exchange.trust import Peer
+from shared.folder import login
 from shared.folder.durable import write_file
 from shared.folder.webdav import WebDavFolder
 from site_client.cli import main as site
@@ -353,6 +354,13 @@ def test_an_account_is_found_whatever_the_case_of_its_letters(work: Path, cloud:
     assert "nothing was missing" in provision(work, cloud.url, "--by", "share", sites=("--site", "north")).output
 
 
+def test_an_account_of_ones_own_is_known_in_other_letters(work: Path, cloud: OwnCloud) -> None:
+    assert by_accounts(work, cloud, sites=("--site", "north=North")).exit_code == 0
+    cloud.users["North"] = password_of("another")  # the site's people have changed it
+    again = by_accounts(work, cloud, sites=("--site", "north"))
+    assert again.exit_code == 0, again.output
+
+
 @pytest.mark.parametrize("other", ["South", "Aggregator"])
 def test_no_account_is_given_twice_in_other_letters(work: Path, cloud: OwnCloud, other: str) -> None:
     sites = ("--site", f"north={other}", "--site", "south")
@@ -489,8 +497,10 @@ def test_refusals_are_sentences(work: Path, cloud: OwnCloud, monkeypatch: pytest
     refused = by_accounts(work, cloud)
     assert "was asked to make account north and refuses: The password is too short" in refused.output
     cloud.least_password = 0
+    monkeypatch.setattr(login, "LEFT_ALONE_S", (30.0,))
     cloud.admins.clear()
     assert "does not let root show account north: name an administrator with --admin" in by_accounts(work, cloud).output
+    monkeypatch.setattr(login, "LEFT_ALONE_S", (0.0,))
     monkeypatch.setenv("DROPFED_ADMIN_PASSWORD", "wrong")
     assert "refuses user 'root' or the password" in by_accounts(work, cloud).output
     cloud.is_maintained = True

@@ -5,8 +5,8 @@
                                       > prop > resourcetype > collection
                                              > getcontentlength, getetag, getlastmodified, quota-available-bytes
 
-Properties count where their propstat says 200. The text is taken for UTF-8, as servers write it, whatever it says of
-itself.
+Properties count where their propstat says 200, or 425, as Infinite Scale does of a file that it still works on. The
+text is taken for UTF-8, as servers write it, whatever it says of itself.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Response:
         size: in bytes; None where the server does not say, or of a folder.
         date: of the last change, in the server's words.
         available_bytes: how much more may be put there; None where the server does not say or sets no limit.
+        is_processing: the server still works on what was just written.
     """
 
     path: str = ""
@@ -60,6 +61,7 @@ class Response:
     etag: str | None = None
     date: str | None = None
     available_bytes: int | None = None
+    is_processing: bool = False
 
 
 @dataclass
@@ -67,6 +69,7 @@ class _Told:
     """What stands in one response, or in one of its propstats."""
 
     is_folder: bool = False
+    is_processing: bool = False
     texts: dict[str, str] = field(default_factory=dict)
 
 
@@ -145,9 +148,12 @@ class Reader:
             told = self._response if at == _HREF else self._propstat
             told.texts.setdefault(name, "".join(self._text))
             self._text = None
-        elif at == _PROPSTAT and " 200" in self._propstat.texts.pop(_STATUS[-1], ""):
-            self._response.is_folder |= self._propstat.is_folder
-            self._response.texts = self._propstat.texts | self._response.texts
+        elif at == _PROPSTAT:
+            status = self._propstat.texts.pop(_STATUS[-1], "")
+            if " 200" in status or " 425" in status:
+                self._response.is_folder |= self._propstat.is_folder
+                self._response.is_processing |= " 425" in status
+                self._response.texts = self._propstat.texts | self._response.texts
         elif at == _RESPONSE:
             if len(self.responses) > self._most:
                 raise TooLong(f"holds more than {self._most} entries")
@@ -180,6 +186,7 @@ def _response(told: _Told) -> Response:
         told.texts.get(_ETAG),
         told.texts.get(_DATE),
         _count(told.texts.get(_ROOM, "")),
+        told.is_processing,
     )
 
 

@@ -27,7 +27,7 @@ from shared.folder.meter import Meter
 CHUNK = 8 << 20  # bytes
 AT_A_TIME = 3  # chunks on their way, each over a connection of its own
 _EXISTS = 405
-_NOT_OFFERED = (401, 403, 404, 409, 501)
+_NOT_OFFERED = (403, 404, 409, 501)
 
 
 class ChunkedUploads:

@@ -330,6 +330,8 @@ class Connection:
             if isinstance(body, FileBody) and body.error is not None:
                 raise body.error from None
             raise self._explained(error) from error
+        finally:
+            self._login.answered()
 
     def _explained(self, error: Exception) -> DropfedError:
         return explain_silence(error, shown(self.url), self._stall_s)

@@ -3,8 +3,9 @@
 Servers lock an account, or all that comes from one address, after some wrong passwords. So one that was refused is left
 alone by all connections together: first for a moment, for a server may be wrong for as long, and later for an hour.
 
-Some servers say 401 too where an account lacks rights in a single folder. So a password is left alone for longer by the
-folder that it was refused for: another is asked first, and where that lets it in, all but the one go on.
+Some servers say 401 too where an account lacks rights in a single folder. So each time another folder is asked first,
+the one that refused the longest ago: where it lets the password in, all go on but those that refused it. A single
+connection asks, and the others wait for the answer.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from requests.auth import AuthBase, HTTPBasicAuth, HTTPDigestAuth
 from shared.doors import Refusal, door
 from shared.doors.http_answer import offers
 from shared.errors import ActionRequiredError
+from shared.folder.address import shown
 from shared.folder.answers import drain
 from shared.moments import moment_text
 
-LEFT_ALONE_S = (30.0, 30.0, 3600.0)
-"""For how long after the first refusal in a row, after the second, and after each further one."""
-LONGER_THERE = 4
-"""So many times as long, but for the last, for the folder that refused it: the others' next tries come before."""
+LEFT_ALONE_S = (30.0, 30.0, 600.0, 3600.0)
+"""For how long after the first refusal in a row, after the second, the third, and each further one."""
+LATER_S = 90.0
+"""For how long a folder leaves the next try to each that was refused longer ago; these try every minute."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,14 @@ class Password:
 
 
 class _Refusals:
-    """What a server said of one password of one user, over all connections of this process.
-
-    Args:
-        times_as_long: how many times as long as elsewhere it is left alone here.
+    """What a folder said of one password of one user, over all connections of this process.
 
     Attributes:
         is_standing: it was let in nowhere here since it was last refused.
     """
 
-    def __init__(self, times_as_long: int) -> None:
+    def __init__(self) -> None:
         self.is_standing = False
-        self._times_as_long = times_as_long
         self._times = 0
         self._at = -math.inf
         self._lock = Lock()
@@ -80,17 +78,61 @@ class _Refusals:
                 self.is_standing = False
                 self._times = 0
 
-    def wait_s(self) -> float:
-        """Return for how many seconds more the password is left alone; none or fewer if it may be shown."""
+    def until(self) -> float:
+        """Return until when the password is left alone; minus infinity where it is not."""
         with self._lock:
+            return self._at + LEFT_ALONE_S[min(self._times, len(LEFT_ALONE_S)) - 1] if self._times else -math.inf
+
+
+class _Tries(_Refusals):
+    """What a server said of it, and whose turn it is to try again: the folder's that refused the longest ago."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._refused_at: dict[str, float] = {}
+        self._asking: object | None = None
+        self._asked_at = -math.inf
+
+    def enter(self, folder: str) -> None:
+        """Have a folder take its turns."""
+        with self._lock:
+            self._refused_at.setdefault(folder, -math.inf)
+
+    def note(self, folder: str) -> None:
+        """Note which folder refused it."""
+        with self._lock:
+            self._refused_at[folder] = self._at
+
+    def last(self) -> str:
+        """Return the folder that refused it last."""
+        with self._lock:
+            return max(self._refused_at, key=self._refused_at.__getitem__)
+
+    def later_s(self, folder: str) -> float:
+        """Return for how long a folder leaves a try to others."""
+        with self._lock:
+            return LATER_S * len({at for at in self._refused_at.values() if at < self._refused_at[folder]})
+
+    def ask(self, who: object) -> float:
+        """Take the next try after a refusal, or return for how long to wait for another's answer."""
+        with self._lock:
+            now = time.monotonic()
             if not self._times:
                 return 0.0
-            usual_s = LEFT_ALONE_S[min(self._times, len(LEFT_ALONE_S)) - 1]
-            return self._at + min(usual_s * self._times_as_long, LEFT_ALONE_S[-1]) - time.monotonic()
+            if self._asking not in (None, who) and (wait_s := self._asked_at + LEFT_ALONE_S[0] - now) > 0:
+                return wait_s
+            self._asking, self._asked_at = who, now
+            return 0.0
+
+    def answered(self, who: object) -> None:
+        with self._lock:
+            if self._asking is who:
+                self._asking = None
 
 
-_REFUSALS: dict[tuple[str, str, str, int], _Refusals] = {}
-"""By server or folder, user, password and how many times as long it is left alone there."""
+_BY_FOLDER: dict[tuple[str, str, str], _Refusals] = {}
+_BY_SERVER: dict[tuple[str, str, str], _Tries] = {}
+"""By its address, the user and the password."""
 
 
 class PasswordLogin(AuthBase):
@@ -126,23 +168,27 @@ class PasswordLogin(AuthBase):
         if text == self._text:  # what the server asked of its login holds as well
             return
         self._text = text
-        self._refusals = [
-            _REFUSALS.setdefault((where, self._user, text, times), _Refusals(times))
-            for where, times in ((self._server, 1), (self._folder, LONGER_THERE))
-        ]
+        self._by_server = _BY_SERVER.setdefault((self._server, self._user, text), _Tries())
+        self._by_folder = _BY_FOLDER.setdefault((self._folder, self._user, text), _Refusals())
+        self._by_server.enter(self._folder)
         self._basic = HTTPBasicAuth(self._user.encode(), text.encode())  # as text it would go out as Latin-1
         self._digest = _Digest(self._user, text)
 
     def refused(self, *, is_wrong: bool) -> None:
         """Note that the server refused the password; until it takes one, that is read anew before each request."""
-        for refusals in self._refusals:
+        for refusals in (self._by_server, self._by_folder):
             refusals.add(self._shown_at, is_wrong=is_wrong)
+        self._by_server.note(self._folder)
 
     def taken(self, request: PreparedRequest) -> None:
         """Note that the server took a request. A session's cookie counts for more than the password beside it."""
         if "Cookie" not in request.headers:
-            for refusals in self._refusals:
+            for refusals in (self._by_server, self._by_folder):
                 refusals.end(self._shown_at)
+
+    def answered(self) -> None:
+        """Note that a request has been answered, or will not be."""
+        self._by_server.answered(self)
 
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
         """Put the header on a request that is about to go out.
@@ -150,15 +196,18 @@ class PasswordLogin(AuthBase):
         Raises:
             ActionRequiredError: the password was refused, and cannot be read any more, or is to be left alone.
         """
-        if any(refusals.is_standing for refusals in self._refusals):
+        if self._by_server.is_standing or self._by_folder.is_standing:
             self._read()
-        if (wait_s := max(refusals.wait_s() for refusals in self._refusals)) > 0:
+        if (wait_s := self._wait_s()) > 0:
             again_at = moment_text(datetime.now().timestamp() + wait_s)
+            last = "" if self._by_server.last() == self._folder else f", last for {shown(self._by_server.last())}"
             raise ActionRequiredError(
-                f"{self._server} has refused user {self._shown_user!r} with this password, and to show it again and "
-                f"again could lock the account: it is shown again at {again_at}, or once it is another; "
+                f"{self._server} has refused user {self._shown_user!r} with this password{last}, and to show it again "
+                f"and again could lock the account: it is shown again at {again_at}, or once it is another; "
                 f"{self._password.remedy}."
             )
+        if self._by_server.is_standing:
+            request.headers.pop("Cookie", None)  # so that the password alone counts
         self._shown_at = time.monotonic()
         if self.kind == "Digest":
             self._digest(request)
@@ -166,6 +215,11 @@ class PasswordLogin(AuthBase):
             self._basic(request)
             request.hooks["response"].append(self._perhaps_by_digest)
         return request
+
+    def _wait_s(self) -> float:
+        """Return for how many seconds the password is left alone; take the next try where it is not."""
+        until = max(self._by_server.until() + self._by_server.later_s(self._folder), self._by_folder.until())
+        return max(0.0, until - time.monotonic()) or self._by_server.ask(self)
 
     def _perhaps_by_digest(self, response: Response, **options: Any) -> Response:
         offered = response.headers.get("WWW-Authenticate", "")

@@ -27,12 +27,14 @@ class Listing:
         itself: the resource asked about.
         etag: the server's tag of it, or None.
         available_bytes: how much more may be put there, or None where the server does not say or sets no limit.
+        is_processing: the server still works on what was just written there.
         entries: what lies directly in it, in the server's order.
     """
 
     itself: Entry
     etag: str | None
     available_bytes: int | None
+    is_processing: bool
     entries: tuple[Entry, ...]
 
 
@@ -59,4 +61,5 @@ def listing_of(responses: Sequence[Response], path: str, where: str) -> Listing:
             f"{where} sent a listing of another folder: configure the address that the server itself uses for it."
         )
     name = path.rpartition("/")[2]
-    return Listing(Entry(name, itself.is_folder, itself.size), itself.etag, itself.available_bytes, tuple(entries))
+    told = Entry(name, itself.is_folder, itself.size)
+    return Listing(told, itself.etag, itself.available_bytes, itself.is_processing, tuple(entries))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Condition
 from typing import Literal
@@ -39,9 +40,10 @@ from shared.folder.round_trip import Speed, measure_speed
 logger = logging.getLogger(__name__)
 
 _MAYBE_NO_PARENT = (404, 409, 500)  # what servers say to PUT and MKCOL when the folder above is missing
+_SAYS_NOTHING_OF_COPY = (401, 423, 429, 503)  # each method is answered so in its moment
 
 PROCESSED_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""How long to wait before each further MOVE of a file that the server still works on."""
+"""How long to wait before each further look at a file that the server still works on."""
 
 
 class WebDavFolder(Folder):
@@ -84,6 +86,7 @@ class WebDavFolder(Folder):
         self._made: set[str] = set()  # made by this object
         self._locked: set[str] = set()  # of the names of unfinished files; such a lock may stand for hours
         self._may_move = True  # until a MOVE is forbidden, as in create-only shares
+        self._is_processed = False  # whether the server works on each file that it gets, as far as it has said
 
     def __repr__(self) -> str:
         return f"WebDavFolder({self._connection.where('')!r}, user {self._connection.shown_user!r})"
@@ -234,10 +237,13 @@ class WebDavFolder(Folder):
 
         Raises:
             NotFoundError: the original is gone, or was changed.
+            DropfedError: the server does nothing now.
         """
         answer = self._connection.relocate("COPY", original, path, overwrite=True)
         if answer.status in (404, 410):
             raise NotFoundError(f"{self._connection.where(original)} is not there any more.")
+        if answer.is_processing or answer.status in _SAYS_NOTHING_OF_COPY:
+            raise self._connection.error(answer, "COPY", path)
         if answer.status not in (201, 204):
             return False
         if self._sha256_of(path, size) != sha256:
@@ -324,14 +330,27 @@ class WebDavFolder(Folder):
 
     def _move(self, source: str, target: str, *, overwrite: bool) -> None:
         interrupted = self._interrupted
+        if self._is_processed:  # Infinite Scale removes what is to be replaced before it refuses
+            self._await_processed(source, interrupted)
         answer = self._connection.relocate("MOVE", source, target, overwrite=overwrite)
         for pause_s in PROCESSED_S:
-            if not answer.is_processing or self._is_interrupted(interrupted, pause_s):
+            if not answer.is_processing:
+                break
+            self._is_processed = True
+            if self._is_interrupted(interrupted, pause_s):
                 break
             answer = self._connection.relocate("MOVE", source, target, overwrite=overwrite)
         if answer.status == 412:
             self._connection.send("DELETE", source)
         self._require(answer, (201, 204), "MOVE", target)
+
+    def _await_processed(self, path: str, interrupted: int) -> None:
+        """Wait until the server has done with a file that it got."""
+        with suppress(NotFoundError):  # removed, as for a virus: the MOVE tells of it
+            for pause_s in PROCESSED_S:
+                listing = self._connection.listing(path, depth=0)
+                if not listing.is_processing or self._is_interrupted(interrupted, pause_s):
+                    return
 
     def _is_interrupted(self, before: int, pause_s: float) -> bool:
         """Wait; return whether another thread interrupted that, ``before`` being how often one had until then."""

@@ -72,16 +72,16 @@ class Ocs:
         if user not in world.admins:
             raise UNAUTHORISED
         if method == "POST" and not names:
-            if form["userid"] in world.users:
+            if self._known_as(form["userid"]):
                 raise OcsRefusal(400, 400, "User already exists")
             if len(form["password"]) < world.least_password:
                 raise OcsRefusal(400, 400, "The password is too short")
             (world.store.root / form["userid"]).mkdir(exist_ok=True)
             world.users[form["userid"]] = form["password"]
             return []
-        if names[0] not in world.users:
+        if (known_as := self._known_as(names[0])) is None:
             raise OcsRefusal(404, 998, "The requested user could not be found")
-        match method, names:
+        match method, [known_as, *names[1:]]:
             case "GET", [name]:
                 quota = world.store.quotas.get(name)
                 definition = {"definition": "default" if quota is None else f"{quota / UNITS['GB']:g} GB"}
@@ -97,6 +97,10 @@ class Ocs:
             case "PUT", [name, "enable"]:
                 world.disabled.discard(name)
         return []
+
+    def _known_as(self, name: str) -> str | None:
+        """An account's name as it was made; accounts are known in any letters."""
+        return next((user for user in self._world.users if user.lower() == name.lower()), None)
 
     # --- shares --------------------------------------------------------------------------------------------
 
@@ -133,8 +137,7 @@ class Ocs:
             raise OcsRefusal(400, 400, "A share requires permissions")
         share = Shared(secrets.token_hex(4), kind, user, folder, permissions, name=form.get("name", ""))
         if kind == ACCOUNT:
-            found = [user for user in world.users if user.lower() == form["shareWith"].lower()]
-            share.account, share.target = next(iter(found), None), folder.name
+            share.account, share.target = self._known_as(form["shareWith"]), folder.name
             if share.account is None:
                 raise OcsRefusal(404, 404, "Please specify a valid user")
             if any((other.account, other.folder) == (share.account, folder) for other in world.shares.values()):

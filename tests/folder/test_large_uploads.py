@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.local.webdav_server import AGGREGATOR, EmbeddedServer
-from shared.errors import TransientError
+from shared.errors import DropfedError, TransientError
 from shared.folder.chunks import AT_A_TIME, CHUNK, upload_name
 from shared.folder.copies import Copies
 from shared.folder.durable import hash_file
@@ -25,7 +25,7 @@ from shared.folder.large_uploads import LONG_S, Division
 from shared.folder.meter import Meter, read_transfer
 from shared.folder.retrying import RetryingFolder
 from shared.folder.webdav import WebDavFolder
-from tests.folder.faulty import FaultyServer, Handler
+from tests.folder.faulty import FaultyServer, Handler, says
 from tests.folder.owncloud import OwnCloud
 from tests.folder.owncloud_store import UPLOADS
 from tests.folder.relay import Relay
@@ -324,6 +324,23 @@ class TestCopies:
             folder.upload("big", source, sha256=hash_file(source)[1])
             assert faulty.files[f"{site}/big"] == source.read_bytes()
         assert faulty.count("COPY") == 2  # for south, by the whole address and by the path alone; not again for west
+
+    @pytest.mark.parametrize("status", [401, 423, 425, 429, 503])
+    def test_a_copy_that_is_refused_for_a_moment_is_tried_again(
+        self, faulty: FaultyServer, source: Path, status: int
+    ) -> None:
+        faulty.folders |= {"north", "south"}
+        copies, sha256 = Copies(), hash_file(source)[1]
+        north, south = (
+            WebDavFolder(f"{faulty.url}/{site}", AGGREGATOR, "secret", copies=copies) for site in ("north", "south")
+        )
+        north.upload("big", source, sha256=sha256)
+        faulty.fail("COPY", says(status))
+        with pytest.raises(DropfedError):
+            south.upload("big", source, sha256=sha256)
+        south.upload("big", source, sha256=sha256)
+        assert faulty.count("COPY") == 3  # twice more: by the whole address, and by the path alone
+        assert faulty.files["south/big"] == source.read_bytes()
 
     def test_who_waits_for_anothers_upload_and_is_interrupted_begins_none(
         self, faulty: FaultyServer, source: Path

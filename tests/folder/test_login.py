@@ -7,6 +7,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from threading import Barrier, Event
@@ -16,14 +17,14 @@ from urllib.parse import urlsplit
 import pytest
 from requests.utils import parse_dict_header
 
-from shared.errors import ActionRequiredError
+from shared.errors import ActionRequiredError, TransientError
 from shared.folder import login
 from shared.folder.connection import SESSION_S, Connection
 from shared.folder.durable import write_file
 from shared.folder.login import Password
 from shared.folder.webdav import WebDavFolder
 from shared.settings import kept_password
-from tests.folder.faulty import FaultyServer, Handler, says
+from tests.folder.faulty import FaultyServer, Handler, hangs_up, says
 from tests.folder.logins import SITE, Logins
 from tests.folder.owncloud import OwnCloud
 from tests.folder.owncloud_requests import FILES, NORTH
@@ -32,8 +33,23 @@ from tests.folder.relay import Relay
 METHODS = ("PROPFIND", "GET", "PUT", "MKCOL", "MOVE", "DELETE")
 SIZE = 5 << 20
 USER, PASSWORD = "zoë", "gehéim: ü"
-LEFT_ALONE_S = (30.0, 30.0, 3600.0)  # after the first refusal in a row, the second, and each further one
-LEFT_ALONE_THERE_S = (120.0, 120.0, 3600.0)  # likewise, by the folder that it was refused for
+LEFT_ALONE_S = (30.0, 30.0, 600.0, 3600.0)  # after the first refusal in a row, the next two, and each further one
+LATER_S = 90.0  # where another folder was refused longer ago, or never
+
+
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """With the pauses that users meet; see ``conftest.py``."""
+    clock = Clock()
+    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
+    monkeypatch.setattr(login, "LATER_S", LATER_S)
+    return clock
 
 
 def md5(text: str) -> str:
@@ -136,12 +152,10 @@ def test_a_password_that_is_corrected_is_taken_up(
 
 
 def test_a_password_that_is_refused_again_and_again_is_left_alone_for_an_hour(
-    faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyServer, clock: Clock
 ) -> None:
     """Over all connections of a process, for a server may lock the account; until the password is another."""
-    now_s, text = 0.0, "old"
-    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
+    text = "old"
     password = Password(lambda: text, "correct it")
     folders = [WebDavFolder(faulty.url, USER, password) for _ in range(2)]
     faulty.always_fail("PROPFIND", says(401))
@@ -154,11 +168,11 @@ def test_a_password_that_is_refused_again_and_again_is_left_alone_for_an_hour(
                 folder.check()
         return faulty.count("PROPFIND") - before
 
-    for left_alone_s in (*LEFT_ALONE_THERE_S, LEFT_ALONE_THERE_S[-1]):
+    for left_alone_s in (*LEFT_ALONE_S, LEFT_ALONE_S[-1]):
         assert refusals() == 1
-        now_s += left_alone_s - 1
+        clock.now_s += left_alone_s - 1
         assert refusals() == 0
-        now_s += 1
+        clock.now_s += 1
     with pytest.raises(ActionRequiredError, match="refuses user"):
         folders[0].check()
     with pytest.raises(ActionRequiredError, match=r"is shown again at 20.*, or once it is another; correct it"):
@@ -171,11 +185,8 @@ def test_a_password_that_is_refused_again_and_again_is_left_alone_for_an_hour(
         folder.check()
 
 
-def test_refusals_of_one_moment_count_for_one(faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_of_one_moment_count_for_one(faulty: FaultyServer, clock: Clock) -> None:
     """Several connections are refused at once where a server is wrong for a second, and are not kept away for long."""
-    now_s = 0.0
-    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
     folders = [WebDavFolder(faulty.url, USER, PASSWORD) for _ in range(4)]
     all_have_asked = Barrier(len(folders))
 
@@ -188,18 +199,70 @@ def test_refusals_of_one_moment_count_for_one(faulty: FaultyServer, monkeypatch:
         troubles = [future.exception() for future in [threads.submit(folder.check) for folder in folders]]
     assert [type(trouble) for trouble in troubles] == [ActionRequiredError] * 4
     faulty.always_fail("PROPFIND", None)  # type: ignore[arg-type]
-    now_s = LEFT_ALONE_THERE_S[0]
+    clock.now_s = LEFT_ALONE_S[0]
     for folder in folders:
         folder.check()
 
 
+def test_of_several_connections_one_asks_again_and_the_others_wait_for_the_answer(
+    faulty: FaultyServer, clock: Clock
+) -> None:
+    """Or each would show a wrong password, and the account be locked at once."""
+    folders = [WebDavFolder(f"{faulty.url}/{name}", USER, PASSWORD) for name in "abcd"]
+    faulty.folders |= set("abcd")
+    is_asked, is_late = Event(), Event()
+
+    def answer_late(handler: Handler) -> None:
+        is_asked.set()
+        is_late.wait(10)
+        faulty.always_fail("PROPFIND", None)  # type: ignore[arg-type]
+        says(401)(handler)
+
+    def tried_by_others() -> int:
+        before = faulty.count("PROPFIND")
+        for folder in folders[2:]:
+            with pytest.raises(ActionRequiredError, match=f"has refused user '{USER}' with this password"):
+                folder.check()
+        return faulty.count("PROPFIND") - before
+
+    faulty.fail("PROPFIND", says(401))
+    with pytest.raises(ActionRequiredError, match="refuses user"):
+        folders[0].check()
+    clock.now_s = LEFT_ALONE_S[0]
+    faulty.always_fail("PROPFIND", answer_late)
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(folders[1].check)
+        is_asked.wait(10)
+        assert tried_by_others() == 0
+        is_late.set()
+        assert isinstance(asking.exception(), ActionRequiredError)
+    assert tried_by_others() == 0
+    with pytest.raises(ActionRequiredError, match=f"with this password, last for {faulty.url}/b, and to show"):
+        folders[2].check()
+    clock.now_s += LEFT_ALONE_S[1]
+    folders[2].check()
+    folders[3].check()
+    clock.now_s += LEFT_ALONE_S[1]
+    folders[0].check()
+
+
+def test_a_try_without_an_answer_is_left_to_another_connection(faulty: FaultyServer, clock: Clock) -> None:
+    folders = [WebDavFolder(f"{faulty.url}/{name}", USER, PASSWORD) for name in "abc"]
+    faulty.folders |= set("abc")
+    faulty.fail("PROPFIND", says(401), hangs_up)
+    with pytest.raises(ActionRequiredError, match="refuses user"):
+        folders[0].check()
+    clock.now_s = LEFT_ALONE_S[0]
+    with pytest.raises(TransientError):
+        folders[1].check()
+    folders[2].check()
+
+
 def test_what_was_asked_before_a_refusal_and_is_refused_after_it_is_no_second_one(
-    faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyServer, clock: Clock
 ) -> None:
     """As a large body is, that takes minutes to go out."""
-    now_s, is_asked, is_late = 0.0, Event(), Event()
-    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
+    is_asked, is_late = Event(), Event()
     slow, quick = (WebDavFolder(faulty.url, USER, PASSWORD) for _ in range(2))
 
     def refuse_late(handler: Handler) -> None:
@@ -213,19 +276,26 @@ def test_what_was_asked_before_a_refusal_and_is_refused_after_it_is_no_second_on
         is_asked.wait(10)
         with pytest.raises(ActionRequiredError, match="refuses user"):
             quick.check()
-        now_s = LEFT_ALONE_THERE_S[0]
+        clock.now_s = LEFT_ALONE_S[0]
         is_late.set()
         assert isinstance(asking.exception(), ActionRequiredError)
     quick.check()
 
 
+@pytest.mark.parametrize("poll_s", [60.0, 3600.0])
+@pytest.mark.parametrize("cookie", [(), (("Set-Cookie", "balancer=1; Path=/"),)], ids=["password", "session"])
+@pytest.mark.parametrize("away_s", [0.0, 700.0])
 def test_a_folder_that_alone_lets_nobody_in_does_not_keep_the_others_away(
-    faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyServer, clock: Clock, poll_s: float, cookie: tuple[tuple[str, str], ...], away_s: float
 ) -> None:
-    """As Apache says 401 where a folder does not name the account."""
-    now_s, tried = 0.0, {"shut": 0, "open": 0}
-    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
+    """As Apache says 401 where a folder does not name the account.
+
+    Args:
+        poll_s: how often the daemon looks into the other.
+        cookie: counts for more than the password.
+        away_s: for how long nobody was let in at all, at first.
+    """
+    tried, end_s = {"shut": 0, "open": 0}, 20_000.0
     faulty.folders |= set(tried)
     folders = {name: WebDavFolder(f"{faulty.url}/{name}", USER, PASSWORD) for name in tried}
     next_s = {"shut": 0.0, "open": 10.0}
@@ -235,40 +305,39 @@ def test_a_folder_that_alone_lets_nobody_in_does_not_keep_the_others_away(
         handler.body = handler.rfile.read(int(handler.headers["Content-Length"]))
         name = handler.name.split("/")[0]
         tried[name] += 1
-        handler.answer(*(handler.behave() if name == "open" else (401, b"")))
+        lets_in = name == "open" and clock.now_s >= away_s
+        handler.answer(*(handler.behave() if lets_in else (401, b"")), *cookie)
 
     faulty.always_fail("PROPFIND", judge)
-    while (now_s := min(next_s.values())) < 900:
+    while min(next_s.values()) < end_s:
         name = min(next_s, key=lambda name: next_s[name])
+        clock.now_s = next_s[name]
         try:
-            folders[name].check()
-            entered_at.append(now_s)
-            next_s[name] += 10
+            folders[name].list("")
+            entered_at.append(clock.now_s)
+            next_s[name] += poll_s
         except ActionRequiredError:
             next_s[name] += 60  # as RetryingFolder does
-    assert tried["shut"] == len(LEFT_ALONE_S)
-    assert max(after - before for before, after in pairwise([0.0, *entered_at, 900.0])) <= 90
+    assert tried["shut"] <= 4 + end_s / LEFT_ALONE_S[-1]
+    assert max(after - before for before, after in pairwise([max(away_s, 300.0), *entered_at, end_s])) <= poll_s + 90
 
 
-def test_each_of_two_passwords_counts_for_itself(faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_two_passwords_counts_for_itself(faulty: FaultyServer, clock: Clock) -> None:
     """As two app passwords of one account, of which one was taken back."""
-    now_s = 0.0
-    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
     faulty.always_fail("PROPFIND", require_basic)
     wrong, right = (WebDavFolder(faulty.url, USER, text) for text in ("taken back", PASSWORD))
-    for left_alone_s in LEFT_ALONE_THERE_S:
+    for left_alone_s in LEFT_ALONE_S:
         with pytest.raises(ActionRequiredError, match="refuses user"):
             wrong.check()
         right.check()
-        now_s += left_alone_s - 1
+        clock.now_s += left_alone_s - 1
         with pytest.raises(ActionRequiredError, match="has refused user"):
             wrong.check()
-        now_s += 1
+        clock.now_s += 1
 
 
 def test_a_challenge_is_kept_while_a_refusal_stands(faulty: FaultyServer, gate: Gate) -> None:
-    """A session's cookie does not end that, and each request would be made twice."""
+    """And the password alone is shown then, which ends it; with a session's cookie it would stand, unseen."""
     folder = WebDavFolder(faulty.url, USER, PASSWORD)
     folder.check()
 
@@ -284,7 +353,7 @@ def test_a_challenge_is_kept_while_a_refusal_stands(faulty: FaultyServer, gate: 
     for _ in range(3):
         folder.list("")
     assert len(faulty.requests) == before + 3
-    assert faulty.headers[-1]["Cookie"] == "balancer=1"
+    assert [headers.get("Cookie") for headers in faulty.headers[-3:]] == [None, "balancer=1", "balancer=1"]
 
 
 def require_basic(handler: Handler) -> None:
@@ -382,26 +451,26 @@ class TestSessions:
         with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
             folder.read("f", max_bytes=1)
 
-    def test_a_session_does_not_make_a_refused_password_a_good_one(
-        self, folder: WebDavFolder, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        now_s, another = 0.0, WebDavFolder(folder.url, *NORTH)
-        monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now_s))
-        monkeypatch.setattr(login, "LEFT_ALONE_S", LEFT_ALONE_S)
-        for _ in LEFT_ALONE_S:
-            assert folder.read("f", max_bytes=1) == b"x"
-            with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
-                another.check()
-            now_s += LEFT_ALONE_THERE_S[0]
-        with pytest.raises(ActionRequiredError, match="has refused user 'north'"):
+    def test_a_session_does_not_make_a_refused_password_a_good_one(self, folder: WebDavFolder, clock: Clock) -> None:
+        """Once another connection was refused, none goes on by its session."""
+        another = WebDavFolder(folder.url, *NORTH)
+        assert folder.read("f", max_bytes=1) == b"x"
+        with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
             another.check()
+        for left_alone_s in LEFT_ALONE_S:
+            clock.now_s += left_alone_s - 1
+            with pytest.raises(ActionRequiredError, match="has refused user 'north'"):
+                folder.read("f", max_bytes=1)
+            clock.now_s += 1
+            with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
+                folder.read("f", max_bytes=1)
 
     def test_a_session_belongs_to_its_connection(self, cloud: OwnCloud) -> None:
         connection = Connection(f"{cloud.url}{FILES}/north/retina", *NORTH, ca_file=None, stall_s=60)
         assert connection.send("PROPFIND", "").status == 207
         cloud.users["north"] = "another-password"
-        assert connection.another().send("PROPFIND", "").status == 401
         assert connection.send("PROPFIND", "").status == 207
+        assert connection.another().send("PROPFIND", "").status == 401
         assert len(cloud.sessions) == 1
 
 

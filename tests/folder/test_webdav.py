@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -115,12 +116,16 @@ def test_a_server_that_does_not_know_its_name_says_so(faulty: FaultyServer, faul
 
 
 class Processing:
-    """A server that works on each file that it gets, and moves none meanwhile, as Infinite Scale does."""
+    """A server that works on each file that it gets, and moves none meanwhile, as Infinite Scale does.
+
+    What a refused MOVE was to replace is gone all the same.
+    """
 
     def __init__(self, server: FaultyServer, refusals: int, refusal: tuple[int, bytes]) -> None:
         self._refusals, self._left, self._refusal = refusals, 0, refusal
         server.always_fail("PUT", self.put)
         server.always_fail("MOVE", self.move)
+        server.always_fail("PROPFIND", self.look)
 
     def put(self, handler: Handler) -> None:
         self._left = self._refusals
@@ -129,7 +134,15 @@ class Processing:
 
     def move(self, handler: Handler) -> None:
         self._left -= 1
+        if self._left >= 0:
+            handler.world.files.pop(unquote(urlsplit(handler.headers["Destination"]).path).removeprefix("/drop/"), None)
         handler.answer(*(self._refusal if self._left >= 0 else handler.behave()))
+
+    def look(self, handler: Handler) -> None:
+        handler.body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        status, body = handler.behave()
+        self._left -= 1
+        handler.answer(status, body if self._left < 0 else body.replace(b"HTTP/1.1 200 OK", b"HTTP/1.1 425 TOO EARLY"))
 
 
 INFINITE_SCALES = dav_error("Sabre\\DAV\\Exception\\ServiceUnavailable", "internal error: file is processing").replace(
@@ -147,8 +160,36 @@ def test_what_the_server_still_works_on_is_moved_afterwards_and_not_sent_again(
     assert (faulty.files["a/f"], faulty.count("PUT")) == (b"one", 1)
     Processing(faulty, 6, refusal)
     with pytest.raises(ProcessingError, match=f"cannot do MOVE now: {refusal[0]}"):
-        faulty_folder.overwrite("a/f", b"two")
-    assert (faulty.files["a/f"], faulty.count("PUT")) == (b"one", 2)
+        WebDavFolder(faulty.url, "north", "secret-word").overwrite("a/f", b"two")
+    assert faulty.count("PUT") == 2
+
+
+@pytest.mark.parametrize("refusal", [(425, b""), (503, INFINITE_SCALES)])
+def test_what_is_replaced_stays_until_the_server_has_worked_on_its_successor(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, monkeypatch: pytest.MonkeyPatch, refusal: tuple[int, bytes]
+) -> None:
+    """Once the server has shown that it works on files."""
+    monkeypatch.setattr("shared.folder.webdav.PROCESSED_S", (0.01,) * 5)
+    Processing(faulty, 1, refusal)
+    faulty_folder.overwrite("status.json", b"one")
+    moves = faulty.count("MOVE")
+    Processing(faulty, 5, refusal)
+    faulty_folder.overwrite("status.json", b"two")
+    assert (faulty.files["status.json"], faulty.count("MOVE")) == (b"two", moves + 1)
+    Processing(faulty, 5, refusal)
+    for method in ("PROPFIND", "MOVE"):
+        faulty.fail(method, says(404))  # removed, as for a virus
+    with pytest.raises(TransientError, match="it is sent again"):
+        faulty_folder.overwrite("status.json", b"three")
+
+
+def test_a_large_file_is_sent_once_while_the_server_works_on_it(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "source").write_bytes(bytes(SMALL_BYTES + 1))
+    Processing(faulty, 1000, (425, b""))
+    faulty_folder.upload("a/big", tmp_path / "source")
+    assert faulty.count("PUT") == 1
 
 
 def test_a_page_that_speaks_of_processing_is_no_file_in_processing(
