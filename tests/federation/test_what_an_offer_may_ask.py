@@ -49,7 +49,7 @@ from site_client.rotation import read_ledger
 from site_client.store import RESTORED, Decision, decision, noise_path, runs_with, write_decision
 from tests.federation.hospital import Hospital
 from tests.federation.running import TASK, run_configuration, write_data
-from tests.learning.small_sites import SIGNALS, write_small
+from tests.learning.small_sites import LABELS, SIGNALS, write_small
 
 IMAGES, BLOCK = 40, 5
 USUAL = Policy(consent="auto")
@@ -509,6 +509,21 @@ def test_of_recordings_show_and_check_say_what_they_count(tmp_path: Path) -> Non
     )
     assert f"{run.run} would train on 12 recordings here, and minimum_training_images" in told
     assert "no recording lies in two splits under two names" in told
+
+
+def test_images_of_a_rarer_class_are_not_shown_more_often_than_a_hospital_allows(tmp_path: Path) -> None:
+    """Each would be, where classes are balanced by drawing, and how often is known only once labels are read."""
+    task = "image_classification"
+    write_small(task, tmp_path / "eyes", images=50, size=32)
+    hospital = Hospital(tmp_path / "home", tmp_path / "eyes", task=task)
+    options = {"labels": list(LABELS), "image_size": 32, "encoder": "small", "balance": True, "balancing": "drawn"}
+    run = asked(task=task, method="fedavg", task_options=options, augmentation={})
+    views = requirements(run).views
+    hospital.set_policy(Policy(consent="auto", tasks=[task], minimum_training_images=1, max_views=views))
+    declined = consent(hospital, run)
+    assert f"images of rarer classes would be shown more often than this hospital's {views} times" in declined.reason
+    hospital.set_policy(Policy(consent="auto", tasks=[task], minimum_training_images=1, max_views=10 * views))
+    assert consent(hospital, run.model_copy(update={"run": "run-of-many-views"})).agrees
 
 
 @pytest.mark.parametrize(
