@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.comparison import Data, compare, play
+from benchmarks.record import take_no_arguments
 from deploy.local.demo import SITE_NAMES
 from deploy.local.scenarios import SCENARIOS
 from shared.exchange.records.run import RunConfiguration
@@ -82,4 +83,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_arguments(__doc__)
     main()

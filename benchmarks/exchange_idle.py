@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.exchange_federation import RUN, Federation, Home, federation, set_up
 from benchmarks.exchange_rounds import by_kind, rates, read_requests, sums
 from benchmarks.exchange_servers import Server, known
-from benchmarks.record import RESULTS, record
+from benchmarks.record import RESULTS, record, take_no_arguments
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.records.run import RunConfiguration
 
@@ -88,4 +88,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_arguments(__doc__)
     main()

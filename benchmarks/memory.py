@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.exchange_federation import RUN, Home, federation, peak_mb, set_up
 from benchmarks.exchange_servers import embedded
-from benchmarks.record import record
+from benchmarks.record import record, take_no_arguments
 from deploy.local import synthetic_fundus
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.records.run import RunConfiguration
@@ -92,4 +92,5 @@ def measure() -> dict[str, dict[str, object]]:
 
 
 if __name__ == "__main__":
+    take_no_arguments(__doc__)
     print(record("memory", "python -m benchmarks.memory", dict(measure())))

@@ -18,7 +18,7 @@ from statistics import mean, stdev
 from matplotlib.figure import Figure
 
 from benchmarks.break_even import Table, arm_of, break_even, in_words
-from benchmarks.record import RESULTS, record
+from benchmarks.record import RESULTS, record, take_no_arguments
 from benchmarks.study_designs import UNEQUAL, training_images
 
 ALONE = "alone"
@@ -130,4 +130,5 @@ def _by_site(study: str) -> Table:
 
 
 if __name__ == "__main__":
+    take_no_arguments(__doc__)
     main()

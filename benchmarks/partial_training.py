@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.memory import peak_of_launch
-from benchmarks.record import record
+from benchmarks.record import record, take_no_arguments
 from shared.doors.tensor_file import count_of, header
 from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.learning.methods import open_method
@@ -114,4 +114,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_arguments(__doc__)
     main()

@@ -22,6 +22,12 @@ def record(name: str, command: str, figures: dict[str, object]) -> Path:
     return path
 
 
+def take_no_arguments(doc: str | None) -> None:
+    """End with how a benchmark is called, if it was called otherwise, as with ``--help``: to measure takes long."""
+    if sys.argv[1:]:
+        raise SystemExit(doc)
+
+
 def measured_on() -> dict[str, object]:
     """Return the date, the commit and this machine."""
     return {

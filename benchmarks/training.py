@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.record import RESULTS, record
+from benchmarks.record import RESULTS, record, take_no_arguments
 from deploy.local import synthetic_fundus, synthetic_octa
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import RunConfiguration
@@ -54,6 +54,8 @@ MOST_KEPT = 8
 """Batches that the bare step goes round, at most: they lie in the GPU's memory."""
 CONFIGS = Path(__file__).parent.parent / "configs"
 RATE = 0.001
+KEY = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
+"""A public key, of a federation that there is not."""
 CLASSES = {"dr_staging": 5, "octa_segmentation": 2}
 UNTRAINED = {"dr_staging": {"weights": "random"}}
 NETS = {"dr_staging": "ResNet-50, 256²", "octa_segmentation": "residual U-Net, 304²"}
@@ -87,7 +89,7 @@ def cases() -> list[Case]:
 
 def computing(device: str, precision: str) -> Computing:
     """Return how the daemon computes with these settings in ``site.yaml``."""
-    needed = {"federation": "f", "site": "s", "url": "https://localhost/", "user": "s", "aggregator_key": "0" * 64}
+    needed = {"federation": "f", "site": "s", "url": "https://localhost/", "user": "s", "aggregator_key": KEY}
     return computing_of(SiteConfiguration.model_validate(needed | {"device": device, "precision": precision}))
 
 
@@ -289,4 +291,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_no_arguments(__doc__)
     main()

@@ -55,7 +55,7 @@ def run_of(objective: str, seed: int, sites: list[str]) -> RunConfiguration:
 def main() -> None:
     """Measure and record."""
     torch.set_num_threads(1)
-    if len(sys.argv) < 3:
+    if len(sys.argv) < 3 or not Path(sys.argv[2]).is_dir():
         raise SystemExit(__doc__)
     name, root, *chosen = sys.argv[1:]
     folders = {

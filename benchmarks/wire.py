@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.record import record
+from aggregator.store import RunStore
+from benchmarks.record import record, take_no_arguments
 from deploy.local.demo import SITE_NAMES
 from deploy.local.scenarios import SCENARIOS
 from shared.exchange.encoding import decode, encode
@@ -30,7 +31,7 @@ from shared.exchange.records.wire import Wire
 from shared.learning.methods import open_method
 from shared.learning.sharing import sharing
 from shared.learning.tasks import task_named
-from studies.simulation import run_rounds
+from studies.simulation import run_rounds, trained_path
 
 SITES = list(SITE_NAMES[:2])
 NUMBERS = ("float32", "bfloat16", "float16")
@@ -75,13 +76,14 @@ def run_of(model: Trained, wire: Wire, seed: int) -> RunConfiguration:
 
 def figures_of(form: Wire, run: RunConfiguration, tensors: TensorList, home: Path) -> dict[str, float]:
     """Return the mean MB sent either way in a run played in ``home``, and the MB of plain weights in a second."""
+    store = RunStore(home, run.run)
     target, sent = home / "encoded", dict[str, list[int]](to_sites=[], from_sites=[])
     for round_no in range(1, run.rounds + 1):
-        received = home / f"{round_no - 1:04d}.safetensors"
+        received = store.aggregate_path(round_no - 1)
         encode(received, target, tensors, form.of("round", GLOBAL_MODEL))
         sent["to_sites"].append(target.stat().st_size)
         for site in run.sites:
-            trained = home / f"{site}.{round_no:04d}.safetensors"
+            trained = trained_path(store, site, round_no)
             encode(trained, target, tensors, form, received)
             sent["from_sites"].append(target.stat().st_size)
     megabytes = trained.stat().st_size / 1e6
@@ -112,7 +114,7 @@ def measure(name: str) -> dict[str, Any]:
                 for number, site in enumerate(SITES):
                     scenario.write_site(data[site], number, scenario.image_size, 1000 * seed + number)
                 outcome = run_rounds(run, data, home)
-                scores.append({site: row.scores[scenario.score] for site, row in outcome.tests.items()})
+                scores.append({site: row.scores[scenario.score].value for site, row in outcome.tests.items()})
                 print(name, numbers, seed, scores[-1], flush=True)
                 for difference, compression in product((False, True), ("none", "zstd")) if not forms else ():
                     form = run.wire.model_copy(update={"difference": difference, "compression": compression})
@@ -122,5 +124,6 @@ def measure(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    take_no_arguments(__doc__)
     torch.set_num_threads(1)
     print(record("wire", ".venv/bin/python -m benchmarks.wire", {name: measure(name) for name in MODELS}))

@@ -490,15 +490,25 @@ def _participants(run: RunConfiguration, in_turn: bool, round_no: int) -> tuple[
     return opened.participants
 
 
+def _own(store: RunStore, site: str) -> Path:
+    """Return where a site's files lie."""
+    return store.home / "sites" / site
+
+
+def trained_path(store: RunStore, site: str, round_no: int) -> Path:
+    """Return the model that a site has trained in a round."""
+    return _own(store, site) / f"{round_no:04d}.trained.safetensors"
+
+
 def _files(run: RunConfiguration, store: RunStore, site: Site, name: str, round_no: int) -> Files:
-    listed, own = site.trainer.sharing, store.home / "sites" / name
+    listed, own = site.trainer.sharing, _own(store, name)
     return Files(
         received=store.aggregate_for(round_no - 1, name),
         state={group: store.state_path(round_no - 1, group) for group in listed.to_site},
         start=store.start if listed.start else None,
         personal=site.newest,
         accepted=site.accepted,
-        trained=own / f"{round_no:04d}.trained.safetensors",
+        trained=trained_path(store, name, round_no),
         sent={group: own / f"{round_no:04d}.{group}.safetensors" for group in listed.groups("update")},
         kept=own / f"{round_no:04d}.kept.safetensors",
         alone=site.alone,
