@@ -110,13 +110,14 @@ _AT_LENGTH = {
         "FedBN": {"method": "fedbn"},
     },
     "tune": {"learning_rates": [0.0005, 0.002, 0.008]},
-    "seeds": [1],
+    "seeds": [1, 2, 3],
     "scores": ["dice_mean", "iou_mean", "sensitivity_mean", "specificity_mean", "auroc_mean"],
 }
 
 
 _FUNDUS_AT_LENGTH = {
     **_AT_LENGTH,
+    "seeds": [1],
     "task": "segmentation",
     "run": {
         **_AT_LENGTH["run"],  # type: ignore[dict-item]
