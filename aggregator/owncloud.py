@@ -42,6 +42,8 @@ EVERYTHING = 15  # read 1, update 2, create 4, delete 8; sharing on, 16, is not 
 ACCOUNT, LINK = 0, 3  # kinds of share
 KINDS = {ACCOUNT: "account", 1: "group", LINK: "public link", 6: "account of another server"}
 
+_OCS = "ocs/v2.php"
+_ONESELF = "cloud/user"  # which everybody may ask for
 _SHARES = "apps/files_sharing/api/v1/shares"
 _NO_STATUS_PAGE = (401, 403, 404, 405, 410)
 _WITH_REASON = (400, 403, 404)  # refusals whose reason the server writes into the body
@@ -287,14 +289,12 @@ class OwnCloud:
             RefusedError: the server says no, with its reason.
             DropfedError: no answer, or one of another kind; a wrong password, or no right to ask.
         """
-        if not self._is_let_in:
-            self.files.check()  # OCS says the same of a wrong password and of one who may not ask
+        if not self._is_let_in:  # of one who may not ask, the server says what it says of a wrong password
+            answer = self._request("GET", _ONESELF)
+            if answer.status == 401:
+                raise self._connection.error(answer, "GET", f"{_OCS}/{_ONESELF}")
             self._is_let_in = True
-        where = f"ocs/v2.php/{path}"
-        headers = {"OCS-APIRequest": "true", "Content-Type": "application/x-www-form-urlencoded"}
-        body = urlencode(form).encode() if form else None
-        asked = f"?{urlencode({'format': 'json', **(query or {})})}"
-        answer = self._connection.send(method, where, query=asked, body=body, headers=headers)
+        answer = self._request(method, path, form, query)
         reply = _reply(answer)
         if answer.status == 200 and reply is not None and reply.meta.status == "ok":
             try:
@@ -309,9 +309,21 @@ class OwnCloud:
                 f"{self.server} does not let {self.user} {doing}: name an administrator with --admin."
             )
         if reply is None or answer.status not in _WITH_REASON:
-            raise self._connection.error(answer, method, where)
+            raise self._connection.error(answer, method, f"{_OCS}/{path}")
         reason = in_its_words(reply.meta.message or f"{answer.status}, without a reason")
         raise RefusedError(f"{self.server} was asked to {doing} and refuses: {reason}", answer.status)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        form: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Answer:
+        headers = {"OCS-APIRequest": "true", "Content-Type": "application/x-www-form-urlencoded"}
+        body = urlencode(form).encode() if form else None
+        asked = f"?{urlencode({'format': 'json', **(query or {})})}"
+        return self._connection.send(method, f"{_OCS}/{path}", query=asked, body=body, headers=headers)
 
 
 def files_url(server: str, user: str, path: str = "") -> str:

@@ -43,7 +43,9 @@ _WALLS = (
     "ALL",
 )
 _BOUNDED = 'ulimit -c 0 && ulimit -d "$1" && ulimit -f "$2" && shift 2 && exec "$@"'
-_BOUND_TO_US = 'exec 3<&0 < /dev/null; ( { read -r _ <&3; kill -KILL -1; } & ); exec 3<&-; exec "$@"'
+_BOUND_TO_US = (
+    'exec 3<&0 < /dev/null; ( trap "" HUP INT TERM; { read -r _ <&3; kill -KILL -1; } & ); exec 3<&-; exec "$@"'
+)
 """Inside, a shell waits for the end of a pipe that the daemon alone holds open, and then ends all processes there."""
 _KIB, _BLOCK = 1024, 512  # bytes, in which a shell counts memory, and files
 _TRIED = 1 << 20  # bytes, where it is only seen whether bubblewrap works

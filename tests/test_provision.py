@@ -354,6 +354,18 @@ def test_an_account_is_found_whatever_the_case_of_its_letters(work: Path, cloud:
     assert "nothing was missing" in provision(work, cloud.url, "--by", "share", sites=("--site", "north")).output
 
 
+def test_whoever_asks_may_enter_by_an_e_mail_address(
+    work: Path, cloud: OwnCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By which there are no files."""
+    cloud.emails["root@example.org"] = "root"
+    made = provision(work, cloud.url, "--by", "account", "--admin", "root@example.org", sites=("--site", "north"))
+    assert made.exit_code == 0, made.output
+    monkeypatch.setenv("DROPFED_ADMIN_PASSWORD", "wrong")
+    refused = provision(work, cloud.url, "--by", "account", "--admin", "root@example.org", sites=("--site", "north"))
+    assert "refuses user 'root@example.org' or the password" in refused.output
+
+
 def test_an_account_of_ones_own_is_known_in_other_letters(work: Path, cloud: OwnCloud) -> None:
     assert by_accounts(work, cloud, sites=("--site", "north=North")).exit_code == 0
     cloud.users["North"] = password_of("another")  # the site's people have changed it
@@ -570,6 +582,7 @@ def test_a_server_that_wants_app_passwords_says_so_and_one_completes_it(work: Pa
 def test_an_answer_of_another_form_is_no_success(work: Path, cloud: OwnCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     own = Client(cloud.url, AGGREGATOR, password_of(AGGREGATOR), ca_file=None)
     own.files.make_folder("x")
+    assert own.shares("x") == ()
     answers = iter(
         [b"<html>", b"[]", b'{"ocs": {"meta": {"status": "ok", "statuscode": 200}, "data": [{"id": "../1"}]}}']
     )

@@ -4,8 +4,8 @@ Servers lock an account, or all that comes from one address, after some wrong pa
 alone by all connections together: first for a moment, for a server may be wrong for as long, and later for an hour.
 
 Some servers say 401 too where an account lacks rights in a single folder. So each time another folder is asked first,
-the one that refused the longest ago: where it lets the password in, all go on but those that refused it. A single
-connection asks, and the others wait for the answer.
+the one that refused the longest ago: where it lets the password in, all go on but those that refused it, and what these
+say from then on is about themselves. A single connection asks, and the others wait for the answer.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class _Tries(_Refusals):
     def __init__(self) -> None:
         super().__init__()
         self._refused_at: dict[str, float] = {}
+        self._let_in_at: dict[str, float] = {}
         self._asking: object | None = None
         self._asked_at = -math.inf
 
@@ -97,11 +98,26 @@ class _Tries(_Refusals):
         """Have a folder take its turns."""
         with self._lock:
             self._refused_at.setdefault(folder, -math.inf)
+            self._let_in_at.setdefault(folder, -math.inf)
 
-    def note(self, folder: str) -> None:
-        """Note which folder refused it."""
+    def add_from(self, folder: str, shown_at: float, *, is_wrong: bool) -> None:
+        """Note one more, unless it is about that folder alone."""
+        with self._lock:
+            if self._is_alone_shut(folder):
+                return
+        self.add(shown_at, is_wrong=is_wrong)
         with self._lock:
             self._refused_at[folder] = self._at
+
+    def end_from(self, folder: str, shown_at: float) -> None:
+        """Note that a folder let it in."""
+        self.end(shown_at)
+        with self._lock:
+            self._let_in_at[folder] = shown_at
+
+    def _is_alone_shut(self, folder: str) -> bool:
+        """Return whether it was refused there, and since then let in elsewhere only."""
+        return self._let_in_at[folder] < self._refused_at[folder] < max(self._let_in_at.values())
 
     def last(self) -> str:
         """Return the folder that refused it last."""
@@ -111,7 +127,8 @@ class _Tries(_Refusals):
     def later_s(self, folder: str) -> float:
         """Return for how long a folder leaves a try to others."""
         with self._lock:
-            return LATER_S * len({at for at in self._refused_at.values() if at < self._refused_at[folder]})
+            others = {at for other, at in self._refused_at.items() if not self._is_alone_shut(other)}
+            return LATER_S * sum(at < self._refused_at[folder] for at in others)
 
     def ask(self, who: object) -> float:
         """Take the next try after a refusal, or return for how long to wait for another's answer."""
@@ -176,15 +193,14 @@ class PasswordLogin(AuthBase):
 
     def refused(self, *, is_wrong: bool) -> None:
         """Note that the server refused the password; until it takes one, that is read anew before each request."""
-        for refusals in (self._by_server, self._by_folder):
-            refusals.add(self._shown_at, is_wrong=is_wrong)
-        self._by_server.note(self._folder)
+        self._by_folder.add(self._shown_at, is_wrong=is_wrong)
+        self._by_server.add_from(self._folder, self._shown_at, is_wrong=is_wrong)
 
     def taken(self, request: PreparedRequest) -> None:
         """Note that the server took a request. A session's cookie counts for more than the password beside it."""
         if "Cookie" not in request.headers:
-            for refusals in (self._by_server, self._by_folder):
-                refusals.end(self._shown_at)
+            self._by_folder.end(self._shown_at)
+            self._by_server.end_from(self._folder, self._shown_at)
 
     def answered(self) -> None:
         """Note that a request has been answered, or will not be."""
@@ -200,9 +216,10 @@ class PasswordLogin(AuthBase):
             self._read()
         if (wait_s := self._wait_s()) > 0:
             again_at = moment_text(datetime.now().timestamp() + wait_s)
-            last = "" if self._by_server.last() == self._folder else f", last for {shown(self._by_server.last())}"
+            last = self._by_server.last() if self._by_folder.until() == -math.inf else self._folder
+            there = "" if last == self._folder else f", last for {shown(last)}"
             raise ActionRequiredError(
-                f"{self._server} has refused user {self._shown_user!r} with this password{last}, and to show it again "
+                f"{self._server} has refused user {self._shown_user!r} with this password{there}, and to show it again "
                 f"and again could lock the account: it is shown again at {again_at}, or once it is another; "
                 f"{self._password.remedy}."
             )

@@ -21,6 +21,7 @@ from shared.errors import (
     AlreadyExistsError,
     LockedError,
     NotFoundError,
+    ProcessingError,
     RejectedError,
     TransientError,
 )
@@ -40,7 +41,7 @@ from shared.folder.round_trip import Speed, measure_speed
 logger = logging.getLogger(__name__)
 
 _MAYBE_NO_PARENT = (404, 409, 500)  # what servers say to PUT and MKCOL when the folder above is missing
-_SAYS_NOTHING_OF_COPY = (401, 423, 429, 503)  # each method is answered so in its moment
+_SAYS_NOTHING_OF_COPY = (423, 429, 503)  # each method is answered so in its moment
 
 PROCESSED_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """How long to wait before each further look at a file that the server still works on."""
@@ -331,7 +332,7 @@ class WebDavFolder(Folder):
     def _move(self, source: str, target: str, *, overwrite: bool) -> None:
         interrupted = self._interrupted
         if self._is_processed:  # Infinite Scale removes what is to be replaced before it refuses
-            self._await_processed(source, interrupted)
+            self._await_processed(source, target, interrupted)
         answer = self._connection.relocate("MOVE", source, target, overwrite=overwrite)
         for pause_s in PROCESSED_S:
             if not answer.is_processing:
@@ -344,13 +345,20 @@ class WebDavFolder(Folder):
             self._connection.send("DELETE", source)
         self._require(answer, (201, 204), "MOVE", target)
 
-    def _await_processed(self, path: str, interrupted: int) -> None:
-        """Wait until the server has done with a file that it got."""
+    def _await_processed(self, source: str, target: str, interrupted: int) -> None:
+        """Wait until the server has done with a file that it got.
+
+        Raises:
+            ProcessingError: it has not, after a minute, or when that wait was interrupted.
+        """
         with suppress(NotFoundError):  # removed, as for a virus: the MOVE tells of it
             for pause_s in PROCESSED_S:
-                listing = self._connection.listing(path, depth=0)
-                if not listing.is_processing or self._is_interrupted(interrupted, pause_s):
+                if not self._connection.listing(source, depth=0).is_processing:
                     return
+                if self._is_interrupted(interrupted, pause_s):
+                    break
+            where = self._connection.where(target)
+            raise ProcessingError(f"{where} cannot do MOVE now: the server still works on what was sent.")
 
     def _is_interrupted(self, before: int, pause_s: float) -> bool:
         """Wait; return whether another thread interrupted that, ``before`` being how often one had until then."""

@@ -645,6 +645,19 @@ def test_of_a_daemon_that_is_killed_while_one_starts_nothing_goes_on(tmp_path: P
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("ends", ["trap '' TERM; kill 0", "setsid sleep 600 & sleep 600 &"])
+def test_one_that_ends_its_own_or_leaves_them_is_ended_at_once(tmp_path: Path, ends: str) -> None:
+    program, places = installed(tmp_path / "program", f"{ends}\necho goes on; sleep 600"), places_of(tmp_path)
+    child = sandbox.start(program, *places, largest=1000, threads=1)
+    deadline = time.monotonic() + WAIT_S
+    while "goes on" not in places[2].read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    sandbox.end(child)
+    assert child.returncode > 0  # from inside, and not by force
+    assert not shut_in_by(tmp_path)
+
+
 def test_one_that_ends_the_shell_beside_it_is_ended_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ class OwnCloud:
         addresses: method, path and query of every request, as a server's log has them.
         sessions: who has shown the right password, by the cookie that was given for it.
         shares: those made through OCS, by id.
+        emails: by which an account is entered too, each with its name.
         admins: who may make accounts.
         disabled: accounts that nobody may enter.
         accepts_shares: what is shared with somebody need not be accepted first.
@@ -59,6 +60,7 @@ class OwnCloud:
         self.addresses: list[str] = []
         self.sessions: dict[str, str] = {}
         self.shares: dict[str, Shared] = {}
+        self.emails: dict[str, str] = {}
         self.admins: set[str] = set()
         self.disabled: set[str] = set()
         self.accepts_shares = True

@@ -69,6 +69,7 @@ class Answering(BaseHTTPRequestHandler):
     def _account(self) -> str:
         """Return the account that asks. A session counts for more than what the login says beside it."""
         user, password = self._login()
+        user = self.world.emails.get(user, user)
         if self._session() in self.world.users:
             user = self._session()
         elif user in self.world.tokens_alone:

@@ -300,7 +300,13 @@ class TestCopies:
         copies = Copies()
         base = f"http://127.0.0.1:{relay.port}{urlsplit(base).path}"
         folders = {
-            site: WebDavFolder(f"{base}/{site}", AGGREGATOR, "secret", copies=copies) for site in ("north", "south")
+            site: RetryingFolder(  # the original may be locked for a moment
+                WebDavFolder(f"{base}/{site}", AGGREGATOR, "secret", copies=copies),
+                name=site,
+                stop=Event(),
+                first_wait_s=0.1,
+            )
+            for site in ("north", "south")
         }
         sha256 = hash_file(source)[1]
 
@@ -325,7 +331,17 @@ class TestCopies:
             assert faulty.files[f"{site}/big"] == source.read_bytes()
         assert faulty.count("COPY") == 2  # for south, by the whole address and by the path alone; not again for west
 
-    @pytest.mark.parametrize("status", [401, 423, 425, 429, 503])
+    def test_who_may_do_all_but_copy_sends_it(self, faulty: FaultyServer, source: Path) -> None:
+        """As where each folder of a server has a password of its own: COPY shows that of one folder to another."""
+        faulty.folders |= {"north", "south"}
+        copies, sha256 = Copies(), hash_file(source)[1]
+        faulty.always_fail("COPY", says(401))
+        for site in ("north", "south"):
+            folder = WebDavFolder(f"{faulty.url}/{site}", AGGREGATOR, "secret", copies=copies)
+            folder.upload("big", source, sha256=sha256)
+            assert faulty.files[f"{site}/big"] == source.read_bytes()
+
+    @pytest.mark.parametrize("status", [423, 425, 429, 503])
     def test_a_copy_that_is_refused_for_a_moment_is_tried_again(
         self, faulty: FaultyServer, source: Path, status: int
     ) -> None:

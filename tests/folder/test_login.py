@@ -282,30 +282,41 @@ def test_what_was_asked_before_a_refusal_and_is_refused_after_it_is_no_second_on
     quick.check()
 
 
-@pytest.mark.parametrize("poll_s", [60.0, 3600.0])
-@pytest.mark.parametrize("cookie", [(), (("Set-Cookie", "balancer=1; Path=/"),)], ids=["password", "session"])
-@pytest.mark.parametrize("away_s", [0.0, 700.0])
-def test_a_folder_that_alone_lets_nobody_in_does_not_keep_the_others_away(
-    faulty: FaultyServer, clock: Clock, poll_s: float, cookie: tuple[tuple[str, str], ...], away_s: float
+@pytest.mark.parametrize(
+    ("poll_s", "cookie"), [(60.0, ()), (3600.0, ()), (60.0, (("Set-Cookie", "balancer=1; Path=/"),))]
+)
+@pytest.mark.parametrize("away_s", [None, (0.0, 700.0), (7200.0, 7500.0)])
+@pytest.mark.parametrize("shut", [1, 3])
+def test_folders_that_let_nobody_in_do_not_keep_the_others_away(
+    faulty: FaultyServer,
+    clock: Clock,
+    *,
+    poll_s: float,
+    cookie: tuple[tuple[str, str], ...],
+    away_s: tuple[float, float] | None,
+    shut: int,
 ) -> None:
     """As Apache says 401 where a folder does not name the account.
 
     Args:
-        poll_s: how often the daemon looks into the other.
+        poll_s: how often the daemon looks into those that are open.
         cookie: counts for more than the password.
-        away_s: for how long nobody was let in at all, at first.
+        away_s: from when to when nobody is let in at all.
+        shut: how many are.
     """
-    tried, end_s = {"shut": 0, "open": 0}, 20_000.0
+    names = [*(f"shut-{number}" for number in range(shut)), "open-0", "open-1"]
+    began_s, ended_s = away_s or (0.0, 0.0)
+    tried, end_s = dict.fromkeys(names, 0), 15_000.0
     faulty.folders |= set(tried)
-    folders = {name: WebDavFolder(f"{faulty.url}/{name}", USER, PASSWORD) for name in tried}
-    next_s = {"shut": 0.0, "open": 10.0}
+    folders = {name: WebDavFolder(f"{faulty.url}/{name}", USER, PASSWORD) for name in names}
+    next_s = {name: 7.0 * number for number, name in enumerate(names)}
     entered_at = []
 
     def judge(handler: Handler) -> None:
         handler.body = handler.rfile.read(int(handler.headers["Content-Length"]))
         name = handler.name.split("/")[0]
         tried[name] += 1
-        lets_in = name == "open" and clock.now_s >= away_s
+        lets_in = name.startswith("open") and not began_s <= clock.now_s < ended_s
         handler.answer(*(handler.behave() if lets_in else (401, b"")), *cookie)
 
     faulty.always_fail("PROPFIND", judge)
@@ -314,12 +325,16 @@ def test_a_folder_that_alone_lets_nobody_in_does_not_keep_the_others_away(
         clock.now_s = next_s[name]
         try:
             folders[name].list("")
-            entered_at.append(clock.now_s)
             next_s[name] += poll_s
+            if name == "open-0":
+                entered_at.append(clock.now_s)
         except ActionRequiredError:
             next_s[name] += 60  # as RetryingFolder does
-    assert tried["shut"] <= 4 + end_s / LEFT_ALONE_S[-1]
-    assert max(after - before for before, after in pairwise([max(away_s, 300.0), *entered_at, end_s])) <= poll_s + 90
+    assert max(tried[name] for name in names if name.startswith("shut")) <= 5 + end_s / LEFT_ALONE_S[-1]
+    back_at = [at for at in entered_at if at >= ended_s]
+    knows_who_is_open = began_s > 0
+    assert back_at[0] - ended_s <= (poll_s + LEFT_ALONE_S[2] if knows_who_is_open else LEFT_ALONE_S[3] + LATER_S)
+    assert max(after - before for before, after in pairwise([*back_at, end_s])) <= poll_s + 60
 
 
 def test_each_of_two_passwords_counts_for_itself(faulty: FaultyServer, clock: Clock) -> None:

@@ -173,8 +173,15 @@ def test_what_is_replaced_stays_until_the_server_has_worked_on_its_successor(
     Processing(faulty, 1, refusal)
     faulty_folder.overwrite("status.json", b"one")
     moves = faulty.count("MOVE")
-    Processing(faulty, 5, refusal)
+    Processing(faulty, 4, refusal)
     faulty_folder.overwrite("status.json", b"two")
+    assert (faulty.files["status.json"], faulty.count("MOVE")) == (b"two", moves + 1)
+    Processing(faulty, 1000, refusal)
+    with pytest.raises(ProcessingError, match="cannot do MOVE now: the server still works on what was sent"):
+        faulty_folder.overwrite("status.json", b"three")
+    monkeypatch.setattr("shared.folder.webdav.PROCESSED_S", (3600.0,))
+    with cut_soon(faulty_folder), pytest.raises(TransientError):
+        faulty_folder.overwrite("status.json", b"three")
     assert (faulty.files["status.json"], faulty.count("MOVE")) == (b"two", moves + 1)
     Processing(faulty, 5, refusal)
     for method in ("PROPFIND", "MOVE"):
