@@ -43,7 +43,7 @@ ACCOUNT, LINK = 0, 3  # kinds of share
 KINDS = {ACCOUNT: "account", 1: "group", LINK: "public link", 6: "account of another server"}
 
 _OCS = "ocs/v2.php"
-_ONESELF = "cloud/user"  # which everybody may ask for
+_FILES = "remote.php/webdav/"  # of whoever asks, also by an e-mail address
 _SHARES = "apps/files_sharing/api/v1/shares"
 _NO_STATUS_PAGE = (401, 403, 404, 405, 410)
 _WITH_REASON = (400, 403, 404)  # refusals whose reason the server writes into the body
@@ -289,11 +289,7 @@ class OwnCloud:
             RefusedError: the server says no, with its reason.
             DropfedError: no answer, or one of another kind; a wrong password, or no right to ask.
         """
-        if not self._is_let_in:  # of one who may not ask, the server says what it says of a wrong password
-            answer = self._request("GET", _ONESELF)
-            if answer.status == 401:
-                raise self._connection.error(answer, "GET", f"{_OCS}/{_ONESELF}")
-            self._is_let_in = True
+        self._require_let_in()
         answer = self._request(method, path, form, query)
         reply = _reply(answer)
         if answer.status == 200 and reply is not None and reply.meta.status == "ok":
@@ -312,6 +308,18 @@ class OwnCloud:
             raise self._connection.error(answer, method, f"{_OCS}/{path}")
         reason = in_its_words(reply.meta.message or f"{answer.status}, without a reason")
         raise RefusedError(f"{self.server} was asked to {doing} and refuses: {reason}", answer.status)
+
+    def _require_let_in(self) -> None:
+        """Check the login where the server says what is wrong with it; here that is the same as of one who may not ask.
+
+        Raises:
+            ActionRequiredError: it is refused.
+        """
+        if not self._is_let_in:
+            answer = self._connection.send("PROPFIND", _FILES, headers={"Depth": "0"})
+            if answer.status == 401:
+                raise self._connection.error(answer, "PROPFIND", _FILES)
+            self._is_let_in = answer.status == 207
 
     def _request(
         self,

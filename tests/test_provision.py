@@ -366,6 +366,15 @@ def test_whoever_asks_may_enter_by_an_e_mail_address(
     assert "refuses user 'root@example.org' or the password" in refused.output
 
 
+def test_why_an_administrator_is_not_let_in_is_said(work: Path, cloud: OwnCloud) -> None:
+    """The server's interface says of each that it is "Unauthorised"."""
+    cloud.tokens_alone.add(ADMIN)
+    assert "by an app password alone" in by_accounts(work, cloud).output
+    cloud.tokens_alone.clear()
+    cloud.disabled.add(ADMIN)
+    assert f"account '{ADMIN}' is disabled" in by_accounts(work, cloud).output
+
+
 def test_an_account_of_ones_own_is_known_in_other_letters(work: Path, cloud: OwnCloud) -> None:
     assert by_accounts(work, cloud, sites=("--site", "north=North")).exit_code == 0
     cloud.users["North"] = password_of("another")  # the site's people have changed it

@@ -322,7 +322,8 @@ class Connection:
             return response
         except _RefusalError as refusal:
             if refusal.answer.status == 401:
-                self._login.refused(is_wrong=refusal.answer.refuses_password)
+                # COPY may ask another folder, which has a password of its own
+                self._login.refused(is_wrong=refusal.answer.refuses_password and method != "COPY")
             raise
         except DropfedError:
             raise

@@ -50,7 +50,9 @@ class Copies:
             try:
                 if copy(original):
                     return
+                upload()
                 self._unable.add(account)
+                return
             except NotFoundError:  # removed or changed meanwhile: one sends it again
                 with turn:
                     if self._places.get(key) == original:

@@ -4,8 +4,8 @@ Servers lock an account, or all that comes from one address, after some wrong pa
 alone by all connections together: first for a moment, for a server may be wrong for as long, and later for an hour.
 
 Some servers say 401 too where an account lacks rights in a single folder. So each time another folder is asked first,
-the one that refused the longest ago: where it lets the password in, all go on but those that refused it, and what these
-say from then on is about themselves. A single connection asks, and the others wait for the answer.
+the one that refused the longest ago: where it lets the password in, all go on but those that refused it. Those that do
+so again are asked on their own, and keep nobody waiting. A single connection asks, and the others wait for the answer.
 """
 
 from __future__ import annotations
@@ -85,12 +85,19 @@ class _Refusals:
 
 
 class _Tries(_Refusals):
-    """What a server said of it, and whose turn it is to try again: the folder's that refused the longest ago."""
+    """What a server said of it, and whose turn it is to try again: the folder's that refused the longest ago.
+
+    Attributes:
+        by: the folder that refused it last.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._refused_at: dict[str, float] = {}
-        self._let_in_at: dict[str, float] = {}
+        self.by = ""
+        self._refused_at: dict[str, float] = {}  # of a folder that has let it in since, or never refused: never
+        self._let_in_at = -math.inf
+        self._shut: set[str] = set()  # folders that refused it again while others let it in
+        self._shut_at = -math.inf  # when one of these was asked last
         self._asking: object | None = None
         self._asked_at = -math.inf
 
@@ -98,37 +105,43 @@ class _Tries(_Refusals):
         """Have a folder take its turns."""
         with self._lock:
             self._refused_at.setdefault(folder, -math.inf)
-            self._let_in_at.setdefault(folder, -math.inf)
 
     def add_from(self, folder: str, shown_at: float, *, is_wrong: bool) -> None:
         """Note one more, unless it is about that folder alone."""
         with self._lock:
-            if self._is_alone_shut(folder):
-                return
-        self.add(shown_at, is_wrong=is_wrong)
-        with self._lock:
-            self._refused_at[folder] = self._at
+            if is_wrong and -math.inf < self._refused_at[folder] < self._let_in_at:
+                self._shut.add(folder)
+            if is_shut := folder in self._shut:
+                self._refused_at[folder] = self._shut_at = time.monotonic()
+        if not is_shut:
+            self.add(shown_at, is_wrong=is_wrong)
+        if not is_shut and is_wrong:
+            with self._lock:
+                self._refused_at[folder], self.by = self._at, folder
 
     def end_from(self, folder: str, shown_at: float) -> None:
         """Note that a folder let it in."""
         self.end(shown_at)
         with self._lock:
-            self._let_in_at[folder] = shown_at
+            self._let_in_at = max(self._let_in_at, shown_at)
+            if shown_at > self._refused_at[folder]:
+                self._refused_at[folder] = -math.inf
+                self._shut.discard(folder)
 
-    def _is_alone_shut(self, folder: str) -> bool:
-        """Return whether it was refused there, and since then let in elsewhere only."""
-        return self._let_in_at[folder] < self._refused_at[folder] < max(self._let_in_at.values())
-
-    def last(self) -> str:
-        """Return the folder that refused it last."""
+    def until_for(self, folder: str) -> float:
+        """Return until when a folder leaves it alone, for what others of the server say of it."""
+        until = self.until()
         with self._lock:
-            return max(self._refused_at, key=self._refused_at.__getitem__)
-
-    def later_s(self, folder: str) -> float:
-        """Return for how long a folder leaves a try to others."""
-        with self._lock:
-            others = {at for other, at in self._refused_at.items() if not self._is_alone_shut(other)}
-            return LATER_S * sum(at < self._refused_at[folder] for at in others)
+            if not self._times:
+                return -math.inf
+            if folder in self._shut:  # these take turns of their own, and keep nobody waiting
+                until = self._shut_at + LEFT_ALONE_S[-1]
+            before = {
+                at
+                for other, at in self._refused_at.items()
+                if at < self._refused_at[folder] and (other in self._shut) == (folder in self._shut)
+            }
+            return until + LATER_S * len(before)
 
     def ask(self, who: object) -> float:
         """Take the next try after a refusal, or return for how long to wait for another's answer."""
@@ -216,8 +229,8 @@ class PasswordLogin(AuthBase):
             self._read()
         if (wait_s := self._wait_s()) > 0:
             again_at = moment_text(datetime.now().timestamp() + wait_s)
-            last = self._by_server.last() if self._by_folder.until() == -math.inf else self._folder
-            there = "" if last == self._folder else f", last for {shown(last)}"
+            is_own = self._by_folder.until() > -math.inf or self._by_server.by == self._folder
+            there = "" if is_own else f", last for {shown(self._by_server.by)}"
             raise ActionRequiredError(
                 f"{self._server} has refused user {self._shown_user!r} with this password{there}, and to show it again "
                 f"and again could lock the account: it is shown again at {again_at}, or once it is another; "
@@ -235,7 +248,7 @@ class PasswordLogin(AuthBase):
 
     def _wait_s(self) -> float:
         """Return for how many seconds the password is left alone; take the next try where it is not."""
-        until = max(self._by_server.until() + self._by_server.later_s(self._folder), self._by_folder.until())
+        until = max(self._by_server.until_for(self._folder), self._by_folder.until())
         return max(0.0, until - time.monotonic()) or self._by_server.ask(self)
 
     def _perhaps_by_digest(self, response: Response, **options: Any) -> Response:

@@ -352,11 +352,11 @@ class WebDavFolder(Folder):
             ProcessingError: it has not, after a minute, or when that wait was interrupted.
         """
         with suppress(NotFoundError):  # removed, as for a virus: the MOVE tells of it
-            for pause_s in PROCESSED_S:
-                if not self._connection.listing(source, depth=0).is_processing:
-                    return
+            for pause_s in (0.0, *PROCESSED_S):
                 if self._is_interrupted(interrupted, pause_s):
                     break
+                if not self._connection.listing(source, depth=0).is_processing:
+                    return
             where = self._connection.where(target)
             raise ProcessingError(f"{where} cannot do MOVE now: the server still works on what was sent.")
 

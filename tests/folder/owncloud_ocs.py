@@ -56,8 +56,6 @@ class Ocs:
     def answer(self, method: str, path: str, query: Mapping[str, str], form: Mapping[str, str], user: str) -> bytes:
         """Answer one request of ``user``, who has shown the right password."""
         match method, path.strip("/").split("/"):
-            case "GET", ["cloud", "user"]:
-                told = {"id": user}
             case _, ["cloud", "users", *names]:
                 told = self._users(method, names, form, user)
             case _, ["apps", "files_sharing", "api", "v1", "shares", *ids]:

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.local.webdav_server import AGGREGATOR, EmbeddedServer
-from shared.errors import DropfedError, TransientError
+from shared.errors import ActionRequiredError, DropfedError, TransientError
+from shared.folder import login
 from shared.folder.chunks import AT_A_TIME, CHUNK, upload_name
 from shared.folder.copies import Copies
 from shared.folder.durable import hash_file
@@ -331,8 +332,11 @@ class TestCopies:
             assert faulty.files[f"{site}/big"] == source.read_bytes()
         assert faulty.count("COPY") == 2  # for south, by the whole address and by the path alone; not again for west
 
-    def test_who_may_do_all_but_copy_sends_it(self, faulty: FaultyServer, source: Path) -> None:
+    def test_who_may_do_all_but_copy_sends_it(
+        self, faulty: FaultyServer, source: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """As where each folder of a server has a password of its own: COPY shows that of one folder to another."""
+        monkeypatch.setattr(login, "LEFT_ALONE_S", (30.0,))
         faulty.folders |= {"north", "south"}
         copies, sha256 = Copies(), hash_file(source)[1]
         faulty.always_fail("COPY", says(401))
@@ -340,6 +344,20 @@ class TestCopies:
             folder = WebDavFolder(f"{faulty.url}/{site}", AGGREGATOR, "secret", copies=copies)
             folder.upload("big", source, sha256=sha256)
             assert faulty.files[f"{site}/big"] == source.read_bytes()
+
+    def test_a_login_that_is_refused_tells_nothing_about_copying(self, faulty: FaultyServer, source: Path) -> None:
+        faulty.folders |= {"north", "south"}
+        copies, sha256 = Copies(), hash_file(source)[1]
+        north, south = (
+            WebDavFolder(f"{faulty.url}/{site}", AGGREGATOR, "secret", copies=copies) for site in ("north", "south")
+        )
+        north.upload("big", source, sha256=sha256)
+        for method in ("COPY", "PUT"):
+            faulty.fail(method, says(401))
+        with pytest.raises(ActionRequiredError, match="refuses user"):
+            south.upload("big", source, sha256=sha256)
+        south.upload("big", source, sha256=sha256)
+        assert faulty.count("COPY") == 3  # twice more: by the whole address, and by the path alone
 
     @pytest.mark.parametrize("status", [423, 425, 429, 503])
     def test_a_copy_that_is_refused_for_a_moment_is_tried_again(

@@ -7,6 +7,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -337,6 +338,94 @@ def test_folders_that_let_nobody_in_do_not_keep_the_others_away(
     assert max(after - before for before, after in pairwise([*back_at, end_s])) <= poll_s + 60
 
 
+@pytest.mark.parametrize("order", ["abc", "cab", "bca"])
+def test_a_folder_that_opens_again_is_entered_while_others_are_shut(
+    faulty: FaultyServer, clock: Clock, order: str
+) -> None:
+    """First one alone is open, and then one alone of the others."""
+    faulty.folders |= set(order)
+    open_now, entered_at = "a", {name: [-1.0] for name in order}
+
+    def judge(handler: Handler) -> None:
+        handler.body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        handler.answer(*(handler.behave() if handler.name == open_now else (401, b"")))
+
+    faulty.always_fail("PROPFIND", judge)
+    folders = [(name, WebDavFolder(f"{faulty.url}/{name}", USER, PASSWORD)) for name in order]
+    for minute in range(1000):
+        clock.now_s = 60.0 * minute
+        open_now = "a" if minute < 300 else "b"
+        for name, folder in folders:
+            clock.now_s += 1
+            try:
+                folder.list("")
+                entered_at[name].append(clock.now_s)
+            except ActionRequiredError:
+                assert name != open_now or minute < 20 or 300 <= minute < 400
+    assert entered_at["a"][-1] < 60 * 300
+    assert len(entered_at["b"]) > 590
+    assert len(entered_at["c"]) == 1
+
+
+@pytest.mark.parametrize("shut", [0, 1, 3, 10])
+def test_a_password_that_was_changed_on_the_server_is_shown_twice_an_hour_at_most(
+    faulty: FaultyServer, clock: Clock, shut: int
+) -> None:
+    """However many folders were shut before."""
+    names = [*(f"shut-{number}" for number in range(shut)), "open-0", "open-1"]
+    faulty.folders |= set(names)
+    folders = [(name, WebDavFolder(f"{faulty.url}/{name}", USER, PASSWORD)) for name in names]
+    shown = 0
+
+    def judge(handler: Handler) -> None:
+        nonlocal shown
+        handler.body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        shown += clock.now_s >= 36_000
+        lets_in = handler.name.startswith("open") and clock.now_s < 36_000
+        handler.answer(*(handler.behave() if lets_in else (401, b"")))
+
+    faulty.always_fail("PROPFIND", judge)
+    for minute in range(1200):
+        for number, (_, folder) in enumerate(folders):
+            clock.now_s = 60.0 * minute + number
+            with suppress(ActionRequiredError):
+                folder.list("")
+    assert 8 <= shown <= 24
+
+
+def test_an_answer_that_comes_late_does_not_shut_a_folder(faulty: FaultyServer, clock: Clock) -> None:
+    """As that to a large body, which was sent before others were refused and let in."""
+    faulty.folders |= {"a", "b"}
+    slow, quick, other = (WebDavFolder(f"{faulty.url}/{name}", USER, PASSWORD) for name in "aab")
+    is_asked, is_late = Event(), Event()
+
+    def answer_late(handler: Handler) -> None:
+        handler.body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        is_asked.set()
+        is_late.wait(10)
+        handler.answer(*handler.behave())
+
+    def refused() -> None:
+        faulty.fail("PROPFIND", says(401))
+        with pytest.raises(ActionRequiredError, match="refuses user"):
+            quick.check()
+
+    faulty.fail("PROPFIND", answer_late)
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(slow.check)
+        is_asked.wait(10)
+        clock.now_s = 50.0
+        refused()
+        for folder in (other, quick):
+            clock.now_s += 50.0
+            folder.check()
+        is_late.set()
+        assert asking.exception() is None
+    refused()
+    with pytest.raises(ActionRequiredError, match="has refused user"):  # for that is no one folder's matter
+        other.check()
+
+
 def test_each_of_two_passwords_counts_for_itself(faulty: FaultyServer, clock: Clock) -> None:
     """As two app passwords of one account, of which one was taken back."""
     faulty.always_fail("PROPFIND", require_basic)
@@ -466,7 +555,7 @@ class TestSessions:
         with pytest.raises(ActionRequiredError, match="refuses user 'north' or the password"):
             folder.read("f", max_bytes=1)
 
-    def test_a_session_does_not_make_a_refused_password_a_good_one(self, folder: WebDavFolder, clock: Clock) -> None:
+    def test_a_session_does_not_make_a_refused_password_a_good_one(self, clock: Clock, folder: WebDavFolder) -> None:
         """Once another connection was refused, none goes on by its session."""
         another = WebDavFolder(folder.url, *NORTH)
         assert folder.read("f", max_bytes=1) == b"x"

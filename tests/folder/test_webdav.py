@@ -173,7 +173,7 @@ def test_what_is_replaced_stays_until_the_server_has_worked_on_its_successor(
     Processing(faulty, 1, refusal)
     faulty_folder.overwrite("status.json", b"one")
     moves = faulty.count("MOVE")
-    Processing(faulty, 4, refusal)
+    Processing(faulty, 5, refusal)
     faulty_folder.overwrite("status.json", b"two")
     assert (faulty.files["status.json"], faulty.count("MOVE")) == (b"two", moves + 1)
     Processing(faulty, 1000, refusal)
