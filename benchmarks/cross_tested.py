@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.comparison import Data, compare
 from benchmarks.comparison import play as play_run
+from benchmarks.record import given_folder
 from deploy.local.demo import run_configuration
 from deploy.local.scenarios import SCENARIOS
 from shared.folder.durable import link_file
@@ -66,7 +67,8 @@ def main() -> None:
     """Run all five and record."""
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
-    sites = {path.name: path for path in Path(sys.argv[2]).iterdir() if (path / "images").is_dir()}
+    root = given_folder(sys.argv[2], __doc__)
+    sites = {path.name: path for path in root.iterdir() if (path / "images").is_dir()}
     compare(
         f"cross-tested-{sys.argv[1]}",
         f".venv/bin/python -m benchmarks.cross_tested {sys.argv[1]} DIR",

@@ -17,9 +17,10 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from benchmarks.record import CHANGES, RESULTS, commit, git
+from benchmarks.record import CHANGES, RESULTS, commit, git, given_folder
 from benchmarks.study_designs import UNEQUAL
 
 PAGE = RESULTS / "README.md"
@@ -297,7 +298,7 @@ def main() -> int:
     options = ArgumentParser(prog="python -m benchmarks.figures")
     options.add_argument("names", nargs="*", metavar="NAME", help="of those to be measured (default: all)")
     for name, images in FOLDERS.items():
-        options.add_argument(f"--{name.lower()}", type=Path, metavar="DIR", help=images)
+        options.add_argument(f"--{name.lower()}", type=partial(given_folder, doc=__doc__), metavar="DIR", help=images)
     options.add_argument("--mark", action="store_true", help="measure nothing")
     chosen = options.parse_args()
     known = {figure.name: figure for figure in FIGURES}

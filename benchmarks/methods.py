@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.comparison import Data, compare, play
+from benchmarks.record import given_folder
 from deploy.local import synthetic_fundus
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import link_file
@@ -153,7 +154,7 @@ def main() -> None:
             player, arms, settings = grading(Path(home)), FOR_GRADING, GRADING
             scores = {"auroc": "AUROC", "balanced_accuracy": "balanced accuracy", "kappa": "quadratic κ"} | UNCERTAINTY
         else:
-            player, arms, settings = vessels(Path(*source), Path(home)), FOR_VESSELS, VESSELS
+            player, arms, settings = vessels(given_folder(source[0], __doc__), Path(home)), FOR_VESSELS, VESSELS
             scores = {"dice_mean": "Dice", "auroc_mean": "AUROC"} | {f"{k}_mean": v for k, v in UNCERTAINTY.items()}
         compare(
             f"methods-{which}",

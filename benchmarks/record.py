@@ -28,6 +28,13 @@ def take_no_arguments(doc: str | None) -> None:
         raise SystemExit(doc)
 
 
+def given_folder(argument: str, doc: str | None) -> Path:
+    """Return the folder that a benchmark was given; end with how it is called, if that is none."""
+    if not Path(argument).is_dir():
+        raise SystemExit(f"{argument}: no such folder\n\n{doc}")
+    return Path(argument)
+
+
 def measured_on() -> dict[str, object]:
     """Return the date, the commit and this machine."""
     return {

@@ -42,7 +42,7 @@ import yaml
 
 from benchmarks.break_even import break_even_table, draw
 from benchmarks.finished_cells import FinishedCells
-from benchmarks.record import RESULTS, record
+from benchmarks.record import RESULTS, given_folder, record
 from benchmarks.study_designs import DESIGNS
 from studies.analysis import cost_caption
 from studies.configuration import Energy
@@ -57,7 +57,6 @@ TABLES = (
 
 def main() -> None:
     """Run one study and record it."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is finished is kept, as after Ctrl-C
     which, *source = sys.argv[1:] or [""]
     if (which, source) == ("--pages", []):
         for path in RESULTS.glob("study-*.json"):
@@ -66,8 +65,10 @@ def main() -> None:
     design = DESIGNS.get(which)
     if design is None or design.needs_images != bool(source):
         raise SystemExit(__doc__)
+    images = given_folder(source[0] if source else ".", __doc__).resolve()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is finished is kept, as after Ctrl-C
     root = (BUILD / which).resolve()
-    sites = _laid_out(which, root / "data", Path(*source).resolve())
+    sites = _laid_out(which, root / "data", images)
     study = {"study": which, "data": {site: f"data/{folder}" for site, folder in sites.items()}, **design.settings}
     (root / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     command = [sys.executable, "-m", "studies.cli", "run", str(root / "study.yaml")]

@@ -19,6 +19,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,7 +28,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from aggregator.store import RunStore
-from benchmarks.record import RESULTS, record
+from benchmarks.record import RESULTS, given_folder, record
 from deploy.local import synthetic_fundus, synthetic_octa, synthetic_signals
 from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.tensors import Sharing
@@ -179,13 +180,18 @@ CASES: dict[str, Case] = {
 # --- playing ------------------------------------------------------------------------------------------------------
 
 
+def run_of(case: Case, seed: int, sites: list[str]) -> RunConfiguration:
+    """Return a run without a tolerance."""
+    values = {"run": "tolerance", "tolerance": None, "seed": seed, "sites": sites, **case.settings}
+    return RunConfiguration.model_validate(values)
+
+
 def play(case: Case, seed: int, home: Path) -> Iterator[dict[str, Any]]:
     """Yield, by round, the scores of the received model, of each honest answer, and of what spoilers send."""
     data = home / "data"
     case.write(data, seed)
     folders = {path.name: path for path in sorted(data.iterdir()) if path.name != "heldout"}
-    values = {"run": "tolerance", "tolerance": None, "seed": seed, "sites": list(folders), **case.settings}
-    run = RunConfiguration.model_validate(values)
+    run = run_of(case, seed, list(folders))
     task, method = task_named(run.task), open_method(run.method, run.method_options)
     options = task.options(run.task_options)
     network, sites = open_sites(run, folders, home)
@@ -312,9 +318,10 @@ def judged(plays: Sequence[Sequence[Mapping[str, Any]]], name: str, limit: Calla
 def main() -> None:
     """Measure and record."""
     torch.set_num_threads(1)
-    parser = ArgumentParser()
-    parser.add_argument("--octa", type=Path)
-    parser.add_argument("--fundus", type=Path)
+    parser = ArgumentParser(prog="python -m benchmarks.tolerance")
+    folder = partial(given_folder, doc=__doc__)
+    for name in ("octa", "fundus"):
+        parser.add_argument(f"--{name}", type=folder, metavar="DIR", help="one folder per site")
     given = parser.parse_args()
     cases = dict(CASES)
     for kind, source in (("OCTA", given.octa), ("fundus vessels", given.fundus)):

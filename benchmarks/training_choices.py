@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks.comparison import Data, compare, play
+from benchmarks.record import given_folder
 from deploy.local import synthetic_fundus
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import link_file
@@ -191,7 +192,7 @@ def main() -> None:
         raise SystemExit(__doc__)
     compared = SETS[name]
     with tempfile.TemporaryDirectory() as scratch:
-        laid_out = lay_out(Path(*source).resolve(), Path(scratch)) if source else None
+        laid_out = lay_out(given_folder(source[0], __doc__).resolve(), Path(scratch)) if source else None
         compare(
             f"training-choices-{name}",
             " ".join([".venv/bin/python -m benchmarks.training_choices", name, *(["DIR"] if source else [])]),

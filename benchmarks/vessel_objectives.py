@@ -11,11 +11,11 @@ with 0.01.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import torch
 
 from benchmarks.comparison import compare, play
+from benchmarks.record import given_folder
 from deploy.local.scenarios import SPLIT
 from shared.exchange.records.run import RunConfiguration
 
@@ -55,14 +55,13 @@ def run_of(objective: str, seed: int, sites: list[str]) -> RunConfiguration:
 def main() -> None:
     """Measure and record."""
     torch.set_num_threads(1)
-    if len(sys.argv) < 3 or not Path(sys.argv[2]).is_dir():
+    if len(sys.argv) < 3:
         raise SystemExit(__doc__)
     name, root, *chosen = sys.argv[1:]
-    folders = {
-        path.name.replace("_", "-"): path
-        for path in sorted(Path(root).iterdir())
-        if (path / "images").is_dir() and (not chosen or path.name in chosen)
-    }
+    found = sorted(path for path in given_folder(root, __doc__).iterdir() if (path / "images").is_dir())
+    if unknown := set(chosen) - {path.name for path in found}:
+        raise SystemExit(f"{root}: holds no site {', '.join(sorted(unknown))}\n\n{__doc__}")
+    folders = {path.name.replace("_", "-"): path for path in found if not chosen or path.name in chosen}
     compare(
         f"vessel-objectives-{name}",
         " ".join([".venv/bin/python -m benchmarks.vessel_objectives", name, "DIR", *chosen]),
