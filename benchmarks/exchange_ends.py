@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any, ClassVar, TextIO
 
 import requests
@@ -199,29 +199,44 @@ def half_of(method: Method, tensors: Mapping[str, TensorList], *, updates: Weigh
     return Combined(method, tensors, updates=replace(updates, weights=halves), **settings)
 
 
+def put_instead(module: ModuleType, **stand_ins: object) -> None:
+    """Put others in the place of what a module has by these names.
+
+    Raises:
+        AttributeError: it has no such name any more, and goes by something else.
+    """
+    for name, stand_in in stand_ins.items():
+        getattr(module, name)
+        setattr(module, name, stand_in)
+
+
 def aggregate(home: Home, rounds: int, *, rests: bool) -> None:
     """Run the aggregator's daemon until so many rounds were exchanged."""
     stop = set_by_signals(threading.Event())
     record(home, names.AGGREGATOR)
     sites = len(list(home.sites.iterdir()))
-    vars(aggregator.preparation).update(
+    put_instead(
+        aggregator.preparation,
         task_named=lambda _name: AnyTask(),
         HeldOutSet=SimpleNamespace(of_run=lambda *_, **__: AnyModel(home, sites, rounds, stop, rests=rests)),
         _remarks=lambda *_: (),  # on training, of which there is none
     )
     for module in (shared.learning.run_checks, shared.learning.measures, shared.learning.new_runs):
-        vars(module).update(task_named=lambda _name: AnyTask())
-    vars(shared.learning.aggregation).update(Combined=half_of)
+        put_instead(module, task_named=lambda _name: AnyTask())
+    put_instead(shared.learning.aggregation, Combined=half_of)
     aggregator.launch.prepare_daemon(home.aggregator, home.run_yaml, stop).run()
 
 
 def play_sites(home: Home) -> None:
     """Run every site's daemon, each in a process forked from this one, until told to end."""
-    vars(site_client.train).update(Trainer=Echo)
-    vars(site_client.consents).update(
-        check_offer=lambda *_: None, commit=lambda *_, **__: Counts.of(images()), release=lambda *_: None
+    put_instead(site_client.train, Trainer=Echo)
+    put_instead(
+        site_client.consents,
+        check_offer=lambda *_: None,
+        commit=lambda *_, **__: Counts.of(images()),
+        release=lambda *_: None,
     )
-    vars(site_client.round_work).update(committed=lambda *_: {}, release=lambda *_: None)
+    put_instead(site_client.round_work, committed=lambda *_: {}, release=lambda *_: None)
     forking = multiprocessing.get_context("fork")
     processes = [forking.Process(target=_play, args=(home, path.name)) for path in sorted(home.sites.iterdir())]
     for process in processes:
@@ -249,7 +264,7 @@ def record(home: Home, end: str) -> None:
     """Write down what an end does, and have its clock stand still while it is halted."""
     record_requests(home.requests(end))
     record_accepted(home.accepted(end))
-    vars(shared.polling).update(time=SimpleNamespace(monotonic=lambda: time.monotonic() - home.halted_s()))
+    put_instead(shared.polling, time=SimpleNamespace(monotonic=lambda: time.monotonic() - home.halted_s()))
 
 
 def record_accepted(path: Path) -> None:
