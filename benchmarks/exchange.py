@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +31,7 @@ from statistics import fmean, median, quantiles
 
 from benchmarks import memory
 from benchmarks.exchange_curl import PHASES, Curl
-from benchmarks.exchange_federation import RUN, Home, exchange, set_up
+from benchmarks.exchange_federation import RUN, Home, end_all_when_ended, exchange, set_up
 from benchmarks.exchange_idle import POLL_SECONDS, SITES
 from benchmarks.exchange_rounds import STEPS, Round, by_kind, read_requests, read_round, sums, tally
 from benchmarks.exchange_servers import Served, Server, known
@@ -245,14 +244,19 @@ def _yes(held: object) -> str:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.exchange")
     parser.add_argument("sizes", metavar="MB", type=int, nargs="*", default=list(SIZES_MB))
-    parser.add_argument("--servers", type=lambda names: names.split(","))
-    parser.add_argument("--pairs", type=int)
-    return parser.parse_args(arguments)
+    parser.add_argument("--servers", type=lambda names: names.split(","), metavar="NAME,...", help=", ".join(known()))
+    parser.add_argument("--pairs", type=int, metavar="N", help="2 or more")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.servers or ()) - set(known()):
+        parser.error(f"{', '.join(sorted(unknown))}: not among {', '.join(known())}, the servers that are here")
+    if min(options.sizes) < 1 or (options.pairs is not None and options.pairs < 2):
+        parser.error("a model has 1 MB or more, and there are 2 pairs of rounds or more")
+    return options
 
 
 def main(arguments: Sequence[str]) -> None:
     """Measure and record; a trial is printed alone."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is taken down
+    end_all_when_ended()
     options = _options(arguments)
     sizes, pairs, is_trial = options.sizes, options.pairs or PAIRS, bool(options.servers or options.pairs)
 
@@ -278,7 +282,8 @@ def main(arguments: Sequence[str]) -> None:
         ],
         "memory": _announced("memory", memory.measure),
     }
-    print(record("exchange", "python -m benchmarks.exchange", figures))
+    named = [str(size) for size in sizes] if sizes != list(SIZES_MB) else []
+    print(record("exchange", " ".join(["python -m benchmarks.exchange", *named]), figures))
     (RESULTS / "exchange.md").write_text(text := markdown(figures))
     print(text)
 

@@ -179,6 +179,11 @@ class Federation:
             raise SystemExit(_failure(self._home))
 
 
+def end_all_when_ended() -> None:
+    """Have SIGTERM end this program as Ctrl-C does: the daemons and the server that it has started end with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
+
 @contextmanager
 def federation(home: Home, aggregator: Sequence[str]) -> Iterator[Federation]:
     """Run all daemons, which end with the block.

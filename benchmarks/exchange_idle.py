@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.exchange_federation import RUN, Federation, Home, federation, set_up
+from benchmarks.exchange_federation import RUN, Federation, Home, end_all_when_ended, federation, set_up
 from benchmarks.exchange_rounds import by_kind, rates, read_requests, sums
 from benchmarks.exchange_servers import Server, known
 from benchmarks.record import RESULTS, record, take_no_arguments
@@ -80,6 +80,7 @@ def markdown(requests: Mapping[str, Mapping[str, float]]) -> str:
 
 def main() -> None:
     """Measure and record."""
+    end_all_when_ended()
     requests = idle(known()["embedded"], SITES, POLL_SECONDS)
     figures = {"longest_poll_s": POLL_SECONDS, "watched_s": WATCHED_S, "requests_per_hour": requests}
     record("exchange-idle", "python -m benchmarks.exchange_idle", figures)

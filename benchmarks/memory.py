@@ -4,7 +4,7 @@
 
 Twice: the exchange alone, of a 98 MB model that nothing is computed with but the mean; and a run as a PI launches it,
 of a ResNet-50 encoder (94 MB) with its tolerance check on a few small photographs. Each site sends back what it
-received. Floor: 1 model + 400 MB. Writes benchmarks/results/memory.json.
+received. Floor: 1 model + 400 MB. Records nothing: ``benchmarks/exchange.py`` measures it too, and does.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from benchmarks.exchange_federation import RUN, Home, federation, peak_mb, set_up
+from benchmarks.exchange_federation import RUN, Home, end_all_when_ended, federation, peak_mb, set_up
 from benchmarks.exchange_servers import embedded
-from benchmarks.record import record, take_no_arguments
+from benchmarks.record import take_no_arguments
 from deploy.local import synthetic_fundus
 from shared.exchange.names import AGGREGATOR
 from shared.exchange.records.run import RunConfiguration
@@ -91,6 +91,12 @@ def measure() -> dict[str, dict[str, object]]:
     return figures
 
 
+def main() -> None:
+    """Measure, and print what was found."""
+    end_all_when_ended()
+    measure()
+
+
 if __name__ == "__main__":
     take_no_arguments(__doc__)
-    print(record("memory", "python -m benchmarks.memory", dict(measure())))
+    main()

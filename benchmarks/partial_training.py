@@ -15,6 +15,7 @@ import time
 import torch
 from torch.nn import functional
 
+from benchmarks.exchange_federation import end_all_when_ended
 from benchmarks.memory import peak_of_launch
 from benchmarks.record import record, take_no_arguments
 from shared.doors.tensor_file import count_of, header
@@ -102,6 +103,8 @@ def seconds(encoder: str) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
+    """Measure and record."""
+    end_all_when_ended()
     torch.set_num_threads(1)
     figures = {
         "bytes": table(),
@@ -110,7 +113,7 @@ def main() -> None:
             2, {"encoder": "vit_l_16", "weights": "random", "image_size": SIZE, "train": {"lora": {"rank": 8}}}
         ),
     }
-    print(record("partial_training", "benchmarks.partial_training", figures))
+    print(record("partial_training", ".venv/bin/python -m benchmarks.partial_training", figures))
 
 
 if __name__ == "__main__":
