@@ -169,6 +169,8 @@ def play_and_tell(name: str, study: dict[str, Any]) -> bool:
 def main() -> int:
     """Play each template once, or those that are named; 1 where one failed. Each waits now and then."""
     found = studies()
+    if unknown := set(sys.argv[1:]) - set(found):
+        sys.exit(f"{', '.join(sorted(unknown))}: not among {', '.join(found)}")
     chosen = {name: found[name] for name in sys.argv[1:] or [path.stem for path in TEMPLATES]}
     largest_first = sorted(chosen.items(), key=lambda item: -len(item[1]["arms"]))
     with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:

@@ -83,4 +83,6 @@ def _setup() -> configparser.ConfigParser:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: python -m deploy.bundle.wheels FOLDER")
     collect(Path(sys.argv[1]))

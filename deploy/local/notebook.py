@@ -74,4 +74,6 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not sys.argv[1].endswith(".ipynb"):
+        sys.exit("usage: python -m deploy.local.notebook NOTEBOOK.ipynb")
     main(Path(sys.argv[1]))

@@ -280,6 +280,8 @@ def _shoot(browser: str, address: str, target: Path, height: int, *, profile: Pa
 
 if __name__ == "__main__":
     folder, *wanted = sys.argv[1:] or [str(PICTURES)]
+    if not Path(folder).is_dir() or set(wanted) - set(PLAYS):
+        sys.exit(f"usage: python -m deploy.local.screenshots [FOLDER [{'|'.join(PLAYS)}]]")
     if (found := shutil.which("chromium")) is None:
         say("no picture was taken: Chromium is not installed; `apt-get install chromium` brings it", err=True)
     else:

@@ -134,6 +134,8 @@ def main() -> int:
     options.add_argument("--cloud", action="store_true", help="with --seed: on a cloud whose locks leak")
     options.add_argument("--kills", action="store_true", help="with --seed: of real processes, with kills")
     chosen = options.parse_args()
+    if chosen.seed is None and (chosen.cloud or chosen.kills):
+        options.error("--cloud and --kills go with --seed")
     if chosen.seed is not None:
         tally = Tally()
         one = one_with_kills if chosen.kills else one_on_cloud if chosen.cloud else one_in_storm

@@ -116,6 +116,8 @@ def main() -> int:
     options.add_argument("--input", type=Path, help="with --door: one input")
     options.add_argument("--no-record", action="store_true", help="leave benchmarks/results as it is")
     chosen = options.parse_args()
+    if (chosen.door is None) != (chosen.input is None):
+        options.error("--door and --input go together")
     if chosen.input is not None:
         judge(chosen.door, chosen.input.read_bytes())
         return 0
