@@ -10,7 +10,17 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import methods, record, vessel_objectives
+from benchmarks import (
+    cross_tested,
+    exchange,
+    figures,
+    methods,
+    record,
+    studies,
+    tolerance,
+    training_choices,
+    vessel_objectives,
+)
 from benchmarks.figures import FIGURES, PAGE, Figure, is_current, page
 from benchmarks.record import RESULTS, git
 from benchmarks.studies import page as page_of_study
@@ -107,12 +117,42 @@ def test_figures_that_are_older_than_what_they_measure_are_marked() -> None:
 
 @pytest.mark.parametrize(
     ("benchmark", "arguments"),
-    [(methods, ["--help"]), (methods, ["vessels"]), (methods, []), (vessel_objectives, ["octa"])],
-    ids=["methods-help", "methods-without-its-folder", "methods-alone", "vessel-objectives"],
+    [
+        (methods, ["--help"]),
+        (methods, ["vessels"]),
+        (methods, ["vessels", "nowhere"]),
+        (methods, []),
+        (vessel_objectives, ["octa"]),
+        (vessel_objectives, ["octa", "nowhere"]),
+        (vessel_objectives, ["octa", ".", "nobody"]),
+        (training_choices, ["octa", "nowhere"]),
+        (cross_tested, ["exudates", "nowhere"]),
+        (studies, ["octa", "nowhere"]),
+        (tolerance, ["--octa", "nowhere"]),
+        (figures, ["--octa", "nowhere"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value.__name__.rpartition(".")[2],
 )
 def test_a_benchmark_that_is_called_wrongly_says_how_it_is_called(
-    monkeypatch: pytest.MonkeyPatch, benchmark: ModuleType, arguments: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: ModuleType, arguments: list[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
     with pytest.raises(SystemExit, match=r"python -m benchmarks\."):
         benchmark.main()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["0"], "1 MB or more"),
+        (["1", "--pairs", "1"], "2 pairs of rounds or more"),
+        (["1", "--servers", "embedded,iis"], "iis: not among embedded"),
+    ],
+)
+def test_the_exchange_is_not_measured_as_it_cannot_be(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit):
+        exchange.main(arguments)
+    assert said in capsys.readouterr().err
