@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from shared.errors import DropfedError, LeftAloneError, LockedError
+from shared.errors import ActionRequiredError, DropfedError, LeftAloneError, LockedError, TransientError
 from shared.folder.around import FolderAround
 from shared.folder.contract import Folder
 from shared.moments import moment_text
 
 LOCKED_FOR_S = 600.0
-"""After this a lock is taken for a forgotten one."""
+"""After this a lock is taken for a forgotten one. Only the time between two refusals for it counts: what else goes
+wrong in between, as on a line that is cut now and then, says nothing of the lock."""
 LEFT_ALONE_S = 7500.0
 """Longer than a lock's life (an hour) and the time to the next clean-up after that (another), which may run late."""
 
@@ -33,7 +34,8 @@ class ForbearingFolder(FolderAround):
 
     def __init__(self, folder: Folder) -> None:
         super().__init__(folder)
-        self._locked_at: dict[str, float] = {}
+        self._locked_s: dict[str, float] = {}  # for how long, as far as it is known
+        self._refused_at: dict[str, float] = {}  # where the newest attempt was refused for the lock: when
         self._left_alone: dict[str, tuple[float, str]] = {}
 
     def upload(self, path: str, source: Path, *, sha256: str | None = None) -> None:
@@ -56,19 +58,28 @@ class ForbearingFolder(FolderAround):
         try:
             yield
         except LockedError:
-            began = self._locked_at.setdefault(path, time.monotonic())
-            if time.monotonic() - began < LOCKED_FOR_S:
+            now = time.monotonic()
+            self._locked_s[path] = self._locked_s.get(path, 0.0) + now - self._refused_at.get(path, now)
+            self._refused_at[path] = now
+            if self._locked_s[path] < LOCKED_FOR_S:
                 raise
+            self._forget(path)
             self._folder.list("")  # a server that answers nothing else either has another trouble than a lock
-            del self._locked_at[path]
             reason = _reason(path)
-            self._left_alone[path] = time.monotonic() + LEFT_ALONE_S, reason
+            self._left_alone[path] = now + LEFT_ALONE_S, reason
             raise LeftAloneError(reason) from None
-        except DropfedError:
-            self._locked_at.pop(path, None)
+        except (TransientError, ActionRequiredError):
+            self._refused_at.pop(path, None)
             raise
-        self._locked_at.pop(path, None)
+        except DropfedError:
+            self._forget(path)
+            raise
+        self._forget(path)
         self._left_alone.pop(path, None)
+
+    def _forget(self, path: str) -> None:
+        self._locked_s.pop(path, None)
+        self._refused_at.pop(path, None)
 
 
 def _reason(path: str) -> str:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shared.errors import AlreadyExistsError, LeftAloneError, LockedError, TransientError
+from shared.errors import ActionRequiredError, AlreadyExistsError, LeftAloneError, LockedError, TransientError
 from shared.folder.forbearing import LEFT_ALONE_S, LOCKED_FOR_S, ForbearingFolder
 from shared.folder.webdav import WebDavFolder
 from tests.folder.faulty import FaultyServer, dav_error, hangs_up, says
@@ -79,6 +79,27 @@ def test_a_server_with_another_trouble_is_not_left_alone(
     with pytest.raises(TransientError, match="cut"):
         folder.create(NAME, b"content")
     with pytest.raises(LockedError):  # its ten minutes begin anew
+        folder.create(NAME, b"content")
+
+
+def test_a_cut_line_or_a_wrong_password_says_nothing_of_a_lock(
+    faulty: FaultyServer, folder: ForbearingFolder, clock: SimpleNamespace
+) -> None:
+    """Else a lock on a bad line would stand for ever: each request prolongs it."""
+    faulty.always_fail("MOVE", says(500))
+    for began_s in range(0, 4 * int(LOCKED_FOR_S), int(LOCKED_FOR_S)):
+        for clock.s in (began_s, began_s + LOCKED_FOR_S / 5):
+            with pytest.raises(LockedError):
+                folder.create(NAME, b"content")
+        for failure, error in ((hangs_up, TransientError), (says(507), ActionRequiredError)):
+            faulty.fail("PUT", failure)
+            with pytest.raises(error):
+                folder.create(NAME, b"content")
+    clock.s += 1000 * LOCKED_FOR_S
+    with pytest.raises(LockedError):  # for how long it was locked meanwhile is not known
+        folder.create(NAME, b"content")
+    clock.s += LOCKED_FOR_S / 5
+    with pytest.raises(LeftAloneError):
         folder.create(NAME, b"content")
 
 
