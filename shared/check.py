@@ -85,7 +85,7 @@ def with_problems(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     except (ConfigurationError, DataError) as error:
         yield from (Finding("problem", problem) for problem in error.problems)
     except TransientError as error:
-        yield Finding("problem", f"{error} If it stays so, ask your network people.")
+        yield Finding("problem", f"{error} If it stays so, ask your network people, or whoever runs the server.")
     except DropfedError as error:
         yield Finding("problem", str(error))
     except OSError as error:

@@ -26,6 +26,7 @@ MAX_REMARK_BYTES = 1 << 16  # read of an answer whose body is not a file
 MAX_REASON = 300  # characters shown of what a server says
 _PASSING = (408, 409, 412, 423, 425, 429)
 _TOKENS_ALONE = b"password login forbidden"  # said by ownCloud with 401 where passwords are not enough
+_MAINTAINED = b"in maintenance mode"  # said by ownCloud and Nextcloud with 503, to those who enter by a link on a page
 _UNTRUSTED = b"untrusted domain"  # said by ownCloud and Nextcloud with 400, on a page
 _NETWORK = (OSError, requests.RequestException, HTTPError)
 _DISABLED = {401: b"user disabled", 503: b"loginexception"}
@@ -66,6 +67,11 @@ class Answer:
             return self.status == 425
         reason = reason_of(self.body)  # pages of proxies speak of processing a request
         return reason is not None and "processing" in reason.message.lower()
+
+    @property
+    def is_maintained(self) -> bool:
+        """The server lets nobody in, for its people have it so."""
+        return self.status == 503 and _MAINTAINED in self.body.lower()
 
     @property
     def says_disabled(self) -> bool:
@@ -148,6 +154,8 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
         return ActionRequiredError(
             f"{where} does not answer under this name: have whoever runs the server add it to its trusted_domains."
         )
+    if answer.is_maintained:
+        said = "its server is in maintenance mode"
     # 400 on PUT is what Apache and ownCloud say when the body stalled or was cut on its way
     if status in _PASSING or status >= 500 or (status == 400 and method == "PUT"):
         said += because if status == 400 else ""  # of others its words may differ each time, and be told each time

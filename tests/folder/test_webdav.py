@@ -28,7 +28,7 @@ from shared.errors import (
 from shared.folder.contract import MAX_ENTRIES, SMALL_BYTES
 from shared.folder.sockets import LEAST_BYTES
 from shared.folder.webdav import WebDavFolder
-from tests.folder.faulty import FaultyServer, Handler, dav_error, hangs_up, multistatus, says
+from tests.folder.faulty import Fault, FaultyServer, Handler, dav_error, hangs_up, multistatus, says
 from tests.ports import free_port
 
 
@@ -113,6 +113,23 @@ def test_a_server_that_does_not_know_its_name_says_so(faulty: FaultyServer, faul
         faulty.fail(method, says(400, page, ("Content-Type", "text/html")))
         with pytest.raises(ActionRequiredError, match="have whoever runs the server add it to its trusted_domains"):
             ask()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "retry_after_s"),
+    [
+        (says(503, dav_error("Sabre\\DAV\\Exception\\ServiceUnavailable", "System in maintenance mode.")), None),
+        (says(503, b"<html>This instance is currently in maintenance mode.</html>", ("Retry-After", "120")), 120),
+    ],
+)
+def test_a_server_in_maintenance_mode_says_so(
+    faulty: FaultyServer, faulty_folder: WebDavFolder, refusal: Fault, retry_after_s: float | None
+) -> None:
+    for method, ask in (("PROPFIND", faulty_folder.check), ("PUT", lambda: faulty_folder.overwrite("f", b"x"))):
+        faulty.fail(method, refusal)
+        with pytest.raises(TransientError, match=f"cannot do {method} now: its server is in maintenance") as caught:
+            ask()
+        assert caught.value.retry_after_s == retry_after_s
 
 
 class Processing:
