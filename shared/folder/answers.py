@@ -159,6 +159,7 @@ def explain(answer: Answer, method: str, where: str, user: str, remedy: str) -> 
     # 400 on PUT is what Apache and ownCloud say when the body stalled or was cut on its way
     if status in _PASSING or status >= 500 or (status == 400 and method == "PUT"):
         said += because if status == 400 else ""  # of others its words may differ each time, and be told each time
+        said += " (it is locked there)" if status == 500 and reason and "Locked" in reason.exception else ""
         return _passing(answer, method)(f"{where} cannot do {method} now: {said}.", retry_after_s=answer.retry_after_s)
     if 300 <= status < 400:
         return ActionRequiredError(

@@ -63,8 +63,8 @@ class ForbearingFolder(FolderAround):
             self._refused_at[path] = now
             if self._locked_s[path] < LOCKED_FOR_S:
                 raise
-            self._forget(path)
             self._folder.list("")  # a server that answers nothing else either has another trouble than a lock
+            self._forget(path)
             reason = _reason(path)
             self._left_alone[path] = now + LEFT_ALONE_S, reason
             raise LeftAloneError(reason) from None

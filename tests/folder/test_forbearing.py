@@ -113,7 +113,7 @@ def test_a_move_that_fails_for_another_reason_is_no_lock(
             folder.create(NAME, b"content")
         assert not isinstance(caught.value, LockedError)
     faulty.always_fail("MOVE", says(500, dav_error("OCP\\Lock\\LockedException", "is locked")))
-    with pytest.raises(LockedError):
+    with pytest.raises(LockedError, match=r"500 Internal Server Error \(it is locked there\)"):
         folder.create(NAME, b"content")
 
 
