@@ -11,6 +11,7 @@ so again are asked on their own, and keep nobody waiting. A single connection as
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ LEFT_ALONE_S = (30.0, 30.0, 600.0, 3600.0)
 """For how long after the first refusal in a row, after the second, the third, and each further one."""
 LATER_S = 90.0
 """For how long a folder leaves the next try to each that was refused longer ago; these try every minute."""
+_NOT_ASKED_YET = -sys.float_info.max
+"""When a folder of which nothing is known refused it: it comes after those that have let it in."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class _Tries(_Refusals):
     def __init__(self) -> None:
         super().__init__()
         self.by = ""
-        self._refused_at: dict[str, float] = {}  # of a folder that has let it in since, or never refused: never
+        self._refused_at: dict[str, float] = {}  # minus infinity for a folder that has let it in since
         self._let_in_at = -math.inf
         self._shut: set[str] = set()  # folders that refused it again while others let it in
         self._shut_at = -math.inf  # when one of these was asked last
@@ -104,12 +107,12 @@ class _Tries(_Refusals):
     def enter(self, folder: str) -> None:
         """Have a folder take its turns."""
         with self._lock:
-            self._refused_at.setdefault(folder, -math.inf)
+            self._refused_at.setdefault(folder, _NOT_ASKED_YET)
 
     def add_from(self, folder: str, shown_at: float, *, is_wrong: bool) -> None:
         """Note one more, unless it is about that folder alone."""
         with self._lock:
-            if is_wrong and -math.inf < self._refused_at[folder] < self._let_in_at:
+            if is_wrong and _NOT_ASKED_YET < self._refused_at[folder] < self._let_in_at:
                 self._shut.add(folder)
             if is_shut := folder in self._shut:
                 self._refused_at[folder] = self._shut_at = time.monotonic()

@@ -338,6 +338,27 @@ def test_folders_that_let_nobody_in_do_not_keep_the_others_away(
     assert max(after - before for before, after in pairwise([*back_at, end_s])) <= poll_s + 60
 
 
+def test_a_folder_that_was_entered_comes_before_those_that_were_never_asked(faulty: FaultyServer, clock: Clock) -> None:
+    """Or each of several that are shut would have its turn first at a start, and the pause grow each time."""
+    first_asked_s = {"open": 0.0, "shut-0": 5.0, "shut-1": 40.0, "shut-2": 45.0, "shut-3": 50.0}
+    faulty.folders |= set(first_asked_s)
+    folders = {name: WebDavFolder(f"{faulty.url}/{name}", USER, PASSWORD) for name in first_asked_s}
+    entered_at: list[float] = []
+
+    def judge(handler: Handler) -> None:
+        handler.body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        handler.answer(*(handler.behave() if handler.name == "open" else (401, b"")))
+
+    faulty.always_fail("PROPFIND", judge)
+    for minute in range(30):
+        for name, first_s in first_asked_s.items():
+            clock.now_s = first_s + 60.0 * minute
+            with suppress(ActionRequiredError):
+                folders[name].list("")
+                entered_at.append(clock.now_s)
+    assert max(after - before for before, after in pairwise([*entered_at, 1800.0])) <= 180
+
+
 @pytest.mark.parametrize("order", ["abc", "cab", "bca"])
 def test_a_folder_that_opens_again_is_entered_while_others_are_shut(
     faulty: FaultyServer, clock: Clock, order: str
