@@ -44,7 +44,8 @@ _WALLS = (
 )
 _BOUNDED = 'ulimit -c 0 && ulimit -d "$1" && ulimit -f "$2" && shift 2 && exec "$@"'
 _BOUND_TO_US = (
-    'exec 3<&0 < /dev/null; ( trap "" HUP INT TERM; { read -r _ <&3; kill -KILL -1; } & ); exec 3<&-; exec "$@"'
+    'exec 3<&0 < /dev/null; ( trap "" HUP INT TERM; { read -r _ <&3; kill -KILL -1; } 2> /dev/null & ); '
+    'exec 3<&-; exec "$@"'
 )
 """Inside, a shell waits for the end of a pipe that the daemon alone holds open, and then ends all processes there."""
 _KIB, _BLOCK = 1024, 512  # bytes, in which a shell counts memory, and files

@@ -623,10 +623,15 @@ def test_of_one_that_is_ended_while_it_starts_nothing_goes_on(tmp_path: Path) ->
     program, places = installed(tmp_path / "program", "sleep 600"), places_of(tmp_path)
     for moment in AT_ANY_MOMENT:
         child = sandbox.start(program, *places, largest=1000, threads=1)
-        assert shut_in_by(tmp_path)
         time.sleep(moment)
         sandbox.end(child)
     assert child.returncode
+    assert not shut_in_by(tmp_path)
+    child, deadline = sandbox.start(program, *places, largest=1000, threads=1), time.monotonic() + WAIT_S
+    while not shut_in_by(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    sandbox.end(child)
     assert not shut_in_by(tmp_path)
 
 

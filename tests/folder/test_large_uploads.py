@@ -397,7 +397,7 @@ class TestCopies:
             assert comes.wait(WAIT_S) and copies.asked.acquire(timeout=WAIT_S)
             waits = pool.submit(south.upload, "big", source, sha256=sha256)
             assert copies.asked.acquire(timeout=WAIT_S)
-            for folder in (north, south):
+            for folder in (south, north):  # or the one begins as soon as the other is cut
                 folder.interrupt()
             goes_on.set()
             for each in (sent, waits):
