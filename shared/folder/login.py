@@ -114,11 +114,11 @@ class _Tries(_Refusals):
         with self._lock:
             if is_wrong and _NOT_ASKED_YET < self._refused_at[folder] < self._let_in_at:
                 self._shut.add(folder)
-            if is_shut := folder in self._shut:
+            if folder in self._shut:
                 self._refused_at[folder] = self._shut_at = time.monotonic()
-        if not is_shut:
-            self.add(shown_at, is_wrong=is_wrong)
-        if not is_shut and is_wrong:
+                return
+        self.add(shown_at, is_wrong=is_wrong)
+        if is_wrong:
             with self._lock:
                 self._refused_at[folder], self.by = self._at, folder
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -615,6 +616,13 @@ def places_of(home: Path) -> list[Path]:
     return places
 
 
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def shut_in_by(home: Path) -> list[int]:
     return [each.pid for each in psutil.process_iter(["cmdline"]) if str(home) in " ".join(each.info["cmdline"] or [])]
 
@@ -627,10 +635,8 @@ def test_of_one_that_is_ended_while_it_starts_nothing_goes_on(tmp_path: Path) ->
         sandbox.end(child)
     assert child.returncode
     assert not shut_in_by(tmp_path)
-    child, deadline = sandbox.start(program, *places, largest=1000, threads=1), time.monotonic() + WAIT_S
-    while not shut_in_by(tmp_path):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    child = sandbox.start(program, *places, largest=1000, threads=1)
+    wait_until(lambda: shut_in_by(tmp_path))
     sandbox.end(child)
     assert not shut_in_by(tmp_path)
 
@@ -644,20 +650,14 @@ def test_of_a_daemon_that_is_killed_while_one_starts_nothing_goes_on(tmp_path: P
         "    os.waitpid(daemon, 0)\n"
     )
     subprocess.run([sys.executable, "-c", killed, program.model_dump_json(), *map(str, places)], check=True)
-    deadline = time.monotonic() + WAIT_S
-    while shut_in_by(tmp_path):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not shut_in_by(tmp_path))
 
 
 @pytest.mark.parametrize("ends", ["trap '' TERM; kill 0", "setsid sleep 600 & sleep 600 &"])
 def test_one_that_ends_its_own_or_leaves_them_is_ended_at_once(tmp_path: Path, ends: str) -> None:
     program, places = installed(tmp_path / "program", f"{ends}\necho goes on; sleep 600"), places_of(tmp_path)
     child = sandbox.start(program, *places, largest=1000, threads=1)
-    deadline = time.monotonic() + WAIT_S
-    while "goes on" not in places[2].read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: "goes on" in places[2].read_text())
     sandbox.end(child)
     assert child.returncode > 0  # from inside, and not by force
     assert not shut_in_by(tmp_path)
@@ -670,15 +670,10 @@ def test_one_that_ends_the_shell_beside_it_is_ended_all_the_same(
     ends = "while kill -9 3 2> /dev/null || kill -9 4 2> /dev/null; do sleep 0.01; done; echo alone; sleep 600"
     program, places = installed(tmp_path / "program", ends), places_of(tmp_path)
     child = sandbox.start(program, *places, largest=1000, threads=1)
-    deadline = time.monotonic() + WAIT_S
-    while "alone" not in places[2].read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: "alone" in places[2].read_text())
     sandbox.end(child)
     assert child.returncode == -signal.SIGKILL
-    while shut_in_by(tmp_path):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not shut_in_by(tmp_path))
 
 
 def test_it_ends_with_the_daemon(tmp_path: Path) -> None:
@@ -691,15 +686,10 @@ def test_it_ends_with_the_daemon(tmp_path: Path) -> None:
             "3600.25" in each.info["cmdline"] for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"]
         )
 
-    deadline = time.monotonic() + WAIT_S
-    while sleeping() < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: sleeping() >= 2)
     daemon.kill()
     daemon.wait()
-    while sleeping():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not sleeping())
 
 
 # --- what is allowed ----------------------------------------------------------------------------------------------
