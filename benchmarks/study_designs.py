@@ -117,7 +117,6 @@ _AT_LENGTH = {
 
 _FUNDUS_AT_LENGTH = {
     **_AT_LENGTH,
-    "seeds": [1],
     "task": "segmentation",
     "run": {
         **_AT_LENGTH["run"],  # type: ignore[dict-item]
