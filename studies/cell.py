@@ -42,10 +42,11 @@ from shared.learning.plugins import permit_installed, required_by
 from shared.learning.reliability import image_uncertainty, uncertainty_of_answers
 from shared.learning.tasks import task_named
 from shared.learning.training import answers, evaluate_answers, tame
+from studies.configuration import OTHERS, POOLED
 from studies.daemons import FOLDERS, PARTS, run_exchange
 from studies.matrix import Cell, CellConfiguration
 from studies.results import CONFIGURATION, PREDICTIONS, RESULT
-from studies.simulation import Final, Outcome, public_members, run_rounds
+from studies.simulation import Final, Outcome, open_public, public_members, run_rounds
 
 OUT_OF_DISTRIBUTION = "out_of_distribution"
 ROUNDS = "rounds"
@@ -124,7 +125,7 @@ def clear(home: Path, kept: Collection[str] = ()) -> None:
 
 def _outcome(configuration: CellConfiguration, home: Path, computing: Computing, elapsed: Elapsed) -> Outcome:
     """Play a cell's run."""
-    data = {site: Path(folder) for site, folder in configuration.data.items()}
+    data = configuration.trained_on
     run, weights = with_as_many_images(configuration, data), Path(configuration.weights)
     if open_method(run.method, run.method_options).reference:
         clear(home)
@@ -143,13 +144,16 @@ def with_as_many_images(configuration: CellConfiguration, data: Mapping[str, Pat
 
 
 def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Iterator[Row]:
-    """Yield how each site's final model does on every site's images that have its classes."""
+    """Yield how each site's final model does on every site's images that have its classes; where a site is left out,
+    on that one's.
+    """
     task, plugins = task_named(configuration.run.task), required_by(configuration.run)
     options = task.options(configuration.run.task_options)
     folder = configuration.out_of_distribution
     ood = task.open_unlabelled(Path(folder), options) if folder else ()
-    tests = {site: (final, images) for final in outcome.finals.values() for site, images in final.tests.items()}
-    for model_of, final in outcome.finals.items():
+    tests = _tests(configuration, outcome)
+    for trained_by, final in outcome.finals.items():
+        model_of = OTHERS if trained_by == POOLED and configuration.left_out else trained_by
         asked = _Asked(final.network(), final, home / PREDICTIONS / model_of, plugins)
         fixed = {"model_of": model_of, "chosen_round": outcome.chosen[next(iter(final.tests))], **asked.cost()}
         yield fixed | asked.look(model_of, "validation", final.dataset.validation).row
@@ -157,10 +161,17 @@ def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Ite
             continue
         looks = {
             site: asked.look(site, "test", images)
-            for site, (of, images) in tests.items()
-            if of.dataset.classes == final.dataset.classes
+            for site, (classes, images) in tests.items()
+            if classes == final.dataset.classes
         }
-        own = np.concatenate([looks[site].uncertainty for site in final.tests])
+        own = np.concatenate(
+            [
+                looks[site].uncertainty
+                if site in looks
+                else image_uncertainty(task, asked.network, images, final.objective)
+                for site, images in final.tests.items()
+            ]
+        )
         for site, look in looks.items():
             if site not in final.tests:
                 look.row["scores"]["ood_auroc"] = ood_auroc(own, look.uncertainty).value
@@ -173,6 +184,19 @@ def _rows(home: Path, configuration: CellConfiguration, outcome: Outcome) -> Ite
             elsewhere = image_uncertainty(task, asked.network, ood, final.objective)
             scores = {"ood_auroc": ood_auroc(own, elsewhere).value}
             yield fixed | which | {"images": len(ood), "loss": None, "scores": scores}
+
+
+def _tests(configuration: CellConfiguration, outcome: Outcome) -> dict[str, tuple[Sequence[str] | None, Sequence[Any]]]:
+    """Return the classes and the test images of each site whose images are tested on."""
+    if (left_out := configuration.left_out) is not None:
+        task = task_named(configuration.run.task)
+        dataset = open_public(task, Path(configuration.data[left_out]), configuration.run, left_out)
+        return {left_out: (dataset.classes, dataset.test)}
+    return {
+        site: (final.dataset.classes, images)
+        for final in outcome.finals.values()
+        for site, images in final.tests.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ Label = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f
 Device = Literal["cpu", "cuda"]
 POOLED = "all-sites"
 """What the one site is called that has the images of all."""
+OTHERS = "other-sites"
+"""What it is called where one site is left out."""
 _DECIDED_BY_THE_STUDY = ("run", "task", "sites", "seed", "split.folds")
 
 
@@ -116,8 +118,8 @@ class StudyConfiguration(Record):
                     found.append(f"{where}: {key} is decided by the study; take it out there")
         if self.tune is not None:
             found += self._problems_of_tuning(self.tune)
-        if POOLED in self.data:
-            found.append(f"data: {POOLED} is what all sites together are called; name the site otherwise")
+        for name in {POOLED, OTHERS} & self.data.keys():
+            found.append(f"data: {name} is what several sites together are called; name the site otherwise")
         if self.rounds_as is not None and "rounds" in self.run:
             found.append("rounds_as: run says rounds too; keep one of them")
         if len(set(self.seeds)) < len(self.seeds):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import product
@@ -39,6 +39,11 @@ _DEFAULTS = {"keep": "last 1"}
 IMAGES_PER_SITE = "images_per_site"
 """A key of an arm that no run has: training images that are taken of each site, drawn by the seed; a number, or
 ``fewest``: as many as the site has that has fewest."""
+LEAVE_ONE_OUT = "leave_one_out"
+"""A key of an arm that no run has: true plays it once without each site, and tests it on that site's images alone."""
+_OF_STUDIES = (IMAGES_PER_SITE, LEAVE_ONE_OUT)
+_FEWEST_SITES = 3
+"""So many there must be for two to be left."""
 
 
 def _number_or_fewest(value: object) -> object:
@@ -51,7 +56,8 @@ class CellConfiguration(Record):
     """All that decides a cell's figures, on one machine.
 
     Attributes:
-        data: each site's folder, absolute.
+        run: its sites are those that train.
+        data: each site's folder, absolute; of a site that is left out, too.
         contents: by folder, a digest of the names and sizes of its files: images that were exchanged are a new cell.
         weights: where published weights lie, absolute.
         validation_only: whether test images are left alone: of a trial, which chooses a learning rate.
@@ -72,6 +78,16 @@ class CellConfiguration(Record):
     precision: Precision
     software: str
     validation_only: bool = False
+
+    @property
+    def left_out(self) -> str | None:
+        """The site on whose images the others' models are tested, where one is left out."""
+        return next((site for site in self.data if site not in self.run.sites), None)
+
+    @property
+    def trained_on(self) -> dict[str, Path]:
+        """The folder of each site that trains."""
+        return {site: Path(self.data[site]) for site in self.run.sites}
 
     def run_with(self, train_images: int | None) -> RunConfiguration:
         """Return the run, with so many training images of each site; with None, as many as the run says."""
@@ -119,7 +135,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         ConfigurationError: every problem of every arm, each told once; and folders, published weights and scores that
             are not there.
     """
-    problems = [*study.problems(), *_missing_folders(study, root), *_shared_folders(study, root)]
+    problems = [*study.problems(), *_misfits_of_leaving_out(study)]
+    problems += [*_missing_folders(study, root), *_shared_folders(study, root)]
     try:
         problems += _unknown_scores(study)
     except ConfigurationError as error:  # without its task no arm can be looked at
@@ -134,15 +151,16 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     common |= {"weights": str(weights), "software": f"dropfed {version('dropfed')}"}
     cells: list[Cell] = []
     found: dict[str, dict[str, None]] = {}  # by problem, the arms that have it
-    for seed, turn, (label, arm) in product(study.seeds, _turns(study), study.arms.items()):
-        settings = {**_DEFAULTS, **study.common(), **{key: arm[key] for key in arm if key != IMAGES_PER_SITE}}
+    arms = [(label, arm, sites) for label, arm in study.arms.items() for sites in _training(arm, [*data])]
+    for seed, turn, (label, arm, sites) in product(study.seeds, _turns(study), arms):
+        settings = {**_DEFAULTS, **study.common(), **{key: arm[key] for key in arm if key not in _OF_STUDIES}}
         if study.heldout is None:
             settings.setdefault("tolerance", None)
         if turn is not None and isinstance(settings.get("split", {}), dict):
             settings["split"] = {**settings.get("split", {}), "folds": turn.model_dump()}
         if isinstance(named := settings.get("scores", {}), dict) and (installed := _installed_scores(study)):
             settings["scores"] = {**{score: {} for score in installed}, **named}
-        values = {**settings, "run": study.study, "task": study.task, "sites": list(data), "seed": seed}
+        values = {**settings, "run": study.study, "task": study.task, "sites": sites, "seed": seed}
         try:
             run = check_record(values, RunConfiguration, f"arms: {label}")
             _check(run, has_heldout=heldout is not None)
@@ -161,6 +179,23 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     if problems:
         raise ConfigurationError(problems)
     return cells
+
+
+def _misfits_of_leaving_out(study: StudyConfiguration) -> Iterator[str]:
+    """Yield a sentence for each arm that cannot leave a site out as it says."""
+    for label, arm in study.arms.items():
+        wanted, where = arm.get(LEAVE_ONE_OUT, False), f"arms: {label}: {LEAVE_ONE_OUT}"
+        if not isinstance(wanted, bool):
+            yield f"{where}: must be true or false"
+        elif wanted and len(study.data) < _FEWEST_SITES:
+            yield f"{where}: needs {_FEWEST_SITES} sites or more; take it out, or add sites"
+
+
+def _training(arm: Mapping[str, object], sites: Sequence[str]) -> list[list[str]]:
+    """Return the sites that train in each of an arm's runs of one seed."""
+    if arm.get(LEAVE_ONE_OUT) is not True:
+        return [[*sites]]
+    return [[site for site in sites if site != left_out] for left_out in sites]
 
 
 def _missing_folders(study: StudyConfiguration, root: Path) -> list[str]:

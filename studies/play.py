@@ -126,7 +126,8 @@ def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:
 def name_of(cell: Cell) -> str:
     """Return what people call a cell."""
     turn = f", fold {cell.turn.outer}/{cell.turn.inner}" if cell.turn else ""
-    return f"{cell.arm}, seed {cell.configuration.run.seed}{turn}"
+    left_out = f" without {site}" if (site := cell.configuration.left_out) else ""
+    return f"{cell.arm}{left_out}, seed {cell.configuration.run.seed}{turn}"
 
 
 class _Told:

@@ -72,10 +72,11 @@ def votes(home: Path, cells: Sequence[Cell]) -> Iterator[Voted]:
     """Yield every ensemble of two classes whose members are finished, with all that they said about images; without a
     cross-validation each votes alone.
     """
-    groups: dict[tuple[str, int, int | None], list[Cell]] = defaultdict(list)
+    groups: dict[tuple[str, str | None, int, int | None], list[Cell]] = defaultdict(list)
     for cell in cells:
-        groups[cell.arm, cell.configuration.run.seed, cell.turn.outer if cell.turn else None].append(cell)
-    for (arm, seed, outer), members in groups.items():
+        configuration, outer = cell.configuration, cell.turn.outer if cell.turn else None
+        groups[cell.arm, configuration.left_out, configuration.run.seed, outer].append(cell)
+    for (arm, _, seed, outer), members in groups.items():
         if any(result_of(home, member) is None for member in members):
             continue
         first = folder_of(home, members[0]) / PREDICTIONS

@@ -32,18 +32,20 @@ def _table(what: str, home: Path, cells: Sequence[Cell]) -> Table:
     for cell in cells:
         if cell.configuration.run.method in REFERENCES:  # which weigh nothing
             continue
-        if (result := result_of(home, cell)) is not None and (means := _means(result[what], _NOT_ASKED[what])):
-            found.setdefault(cell.arm, []).append(means)
+        if (result := result_of(home, cell)) is not None and any((by_round := result[what]).values()):
+            found.setdefault(cell.arm, []).append(_means(by_round, cell.configuration.run.sites, _NOT_ASKED[what]))
     sites = sorted({site for of_arm in found.values() for means in of_arm for site in means})
-    body = [[arm, *(spread(_known(of_arm, site, _NOT_ASKED[what])) for site in sites)] for arm, of_arm in found.items()]
+    body = [[arm, *(spread(_known(of_arm, site)) for site in sites)] for arm, of_arm in found.items()]
     return Table(what, _CAPTIONS[what], ("arm", *sites), body if len(sites) > 1 else [])
 
 
-def _means(by_round: Mapping[str, Mapping[str, float]], not_asked: float | None) -> dict[str, float]:
-    sites = {site for of_round in by_round.values() for site in of_round}
-    return {site: fmean(_known(by_round.values(), site, not_asked)) for site in sites}
+def _means(
+    by_round: Mapping[str, Mapping[str, float]], sites: Sequence[str], not_asked: float | None
+) -> dict[str, float]:
+    told = {site: _known(by_round.values(), site, not_asked) for site in sites}
+    return {site: fmean(of_site) for site, of_site in told.items() if of_site}
 
 
-def _known(parts: Iterable[Mapping[str, float]], site: str, not_asked: float | None) -> list[float]:
+def _known(parts: Iterable[Mapping[str, float]], site: str, not_asked: float | None = None) -> list[float]:
     """Return what each part says of a site, or ``not_asked`` unless that is None."""
     return [told for part in parts if (told := part.get(site, not_asked)) is not None]

@@ -284,6 +284,57 @@ def test_more_folds_than_a_site_can_fill_are_told_before_any_cell(data, tmp_path
         play_study(path, None, "local", 1)
 
 
+@pytest.mark.parametrize("method", ["centralised", pytest.param("fedavg", marks=pytest.mark.long)])
+def test_a_site_that_is_left_out_is_tested_on_and_trains_nothing(data, tmp_path, play, method):
+    south = data / "data" / "south"
+    west = shutil.copytree(south, tmp_path / "west")
+    folders = {"north": str(data / "data" / "north"), "south": str(south), "west": str(west)}
+    arms = {"unseen": {"method": method, "leave_one_out": True, "images_per_site": 10}}
+    path = written(tmp_path, "unseen", data=folders, arms=arms, noise=[])
+    cells = cells_of(path)
+    assert [(cell.configuration.left_out, cell.configuration.run.sites) for cell in cells] == [
+        (left_out, [site for site in folders if site != left_out]) for left_out in folders
+    ]
+    ended = play(path)
+    assert ended.exit_code == 0, ended.output
+    assert "unseen without north, seed 0: " in ended.output
+
+    results = read_results(tmp_path / "unseen", cells)
+    tested = results[results["split"] == "test"].set_index(["model_of", "tested_on"])["ood_auroc"]
+    trained = {site: ["other-sites"] if method == "centralised" else {*folders} - {site} for site in folders}
+    assert tested.notna().all() and {*tested.index} == {(model, site) for site in folders for model in trained[site]}
+    compared = csv.DictReader((tmp_path / "unseen" / "tables" / "comparison.csv").open())
+    assert [line["tested on"] for line in compared] == ["external"]
+
+    # Whoever trained, a site's test images are the same.
+    (whole,) = cells_of(written(tmp_path, data=folders, arms={"all": {"method": "centralised"}}))
+    _, sites = open_sites(whole.configuration.run, whole.configuration.trained_on, tmp_path)
+    for site in folders:
+        for predicted in (tmp_path / "unseen" / "cells").glob(f"*/predictions/*/{site}.test.csv"):
+            names = [row["image"] for row in csv.DictReader(predicted.open())]
+            assert names == [sample.id for sample in sites[site].dataset.test]
+
+
+@pytest.mark.parametrize(
+    ("sites", "wanted", "told"),
+    [
+        (SITES, True, "arms: FedAvg: leave_one_out: needs 3 sites or more; take it out, or add sites"),
+        (SITES, "each", "arms: FedAvg: leave_one_out: must be true or false"),
+        (
+            ("north", "other-sites"),
+            False,
+            "data: other-sites is what several sites together are called; name the site otherwise",
+        ),
+    ],
+)
+def test_what_no_site_can_be_left_out_of_is_told(data, tmp_path, sites, wanted, told):
+    folders = {site: str(data / "data" / folder) for site, folder in zip(sites, SITES, strict=True)}
+    path = written(tmp_path, data=folders, arms={"FedAvg": {"method": "fedavg", "leave_one_out": wanted}})
+    with pytest.raises(ConfigurationError) as found:
+        cells_of(path)
+    assert found.value.problems == (told,)
+
+
 def test_a_score_that_no_site_can_tell_chooses_the_newest_aggregate(data, tmp_path):
     """AUROC of validation images of one class is undefined."""
     for site in SITES:

@@ -321,6 +321,20 @@ def test_inner_folds_vote_softly_once_all_are_there(tmp_path: Path) -> None:
     assert voting.ensemble([voted], ["normal", "mild"]).header[-4:] == ("normal", "mild", "severity 2", "severity 3")
 
 
+def test_a_model_votes_alone_about_each_site_that_was_left_out(tmp_path: Path) -> None:
+    for cell in without_each(tmp_path):
+        if (left_out := cell.configuration.left_out) is not None and left_out != "north":
+            say(tmp_path, cell, f"{left_out}.test", predicted([0.2, 0.6], [0, 1]))
+            say(tmp_path, cell, "north.validation", predicted([0.2, 0.4], [0, 1]))
+        finish(tmp_path, cell, [])
+    (tmp_path / "west").rmdir()
+    voted = voting.votes(tmp_path, without_each(tmp_path))
+    assert [(each.model_of, each.tested_on, each.kind) for each in voted] == [
+        ("north", "south", "external"),
+        ("north", "west", "external"),
+    ]
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -433,13 +447,30 @@ def test_untrained_models_are_called_so_wherever_their_way_is(tmp_path: Path) ->
 
 
 def test_a_round_that_did_not_ask_a_site_counts_in_its_mean_weight_and_not_in_its_theta(tmp_path: Path) -> None:
-    cell = expand(study(tmp_path), tmp_path)[0]
+    (tmp_path / "west").mkdir()
+    cell = expand(study(tmp_path, data={site: site for site in ("north", "south", "west")}), tmp_path)[0]
     weights = {"1": {"north": 0.75, "south": 0.25}, "2": {"north": 0.5, "west": 0.5}}
     thetas = {number: dict.fromkeys(of_round, 0.25) for number, of_round in weights.items()}
     finish(tmp_path, cell, [result_row("north", 0.5)], weights=weights, thetas=thetas)
     of_weights, of_thetas = weighing(tmp_path, [cell])
     assert of_weights.header == of_thetas.header == ("arm", "north", "south", "west")
     assert (of_weights.rows[0][1:], of_thetas.rows[0][1:]) == ([0.625, 0.125, 0.25], [0.25] * 3)
+
+
+def without_each(root: Path) -> list[Cell]:
+    """The cells of an arm that leaves out north, south and west in turn."""
+    (root / "west").mkdir()
+    arms = {"mean": {"method": "mean", "leave_one_out": True}}
+    return expand(study(root, data={site: site for site in ("north", "south", "west")}, arms=arms), root)
+
+
+def test_a_site_that_is_left_out_counts_in_no_mean_of_weights(tmp_path: Path) -> None:
+    cells = without_each(tmp_path)
+    for cell in cells:
+        weights = {"1": dict.fromkeys(cell.configuration.run.sites, 0.5)}
+        finish(tmp_path, cell, [result_row(cell.configuration.left_out or "", 0.5)], weights=weights)
+    (of_weights,) = weighing(tmp_path, cells)
+    assert of_weights.rows == [["mean", Spread(0.5, 0.0), Spread(0.5, 0.0), Spread(0.5, 0.0)]]
 
 
 def test_how_many_images_are_behind_the_numbers_is_said(tmp_path: Path) -> None:
