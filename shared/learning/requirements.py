@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, prod
 
 import torch
@@ -28,6 +29,17 @@ from shared.learning.tasks.terms import Options
 _NUMBER = 4  # bytes
 _TRIED = 2  # inputs in the batch that is tried out: BatchNorm wants more than one
 _FEW_STEPS = 100  # of a whole run; small networks have learnt masks in as many
+_OF_SAME_SHAPE = {
+    layer.forward
+    for layer in (
+        *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm),
+        *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Hardsigmoid, nn.Hardswish),
+        *(nn.ELU, nn.GELU, nn.LeakyReLU, nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.SiLU, nn.Softmax),
+    )
+}
+"""Of layers that yield as much as they are given. PyTorch takes milliseconds to find that out without
+values, and for a convolution a tenth of one.
+"""
 _EVALUATED = 32  # inputs in a batch that is evaluated, at most; masks are scored one by one
 
 
@@ -231,7 +243,10 @@ def _yielded(network: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
         if dict(layer.named_children()).keys() <= inner and not isinstance(layer, LowRankUpdate)
     ]
     handles = [layer.register_forward_hook(count) for layer in layers]
+    uncomputed = [layer for layer in layers if type(layer).forward in _OF_SAME_SHAPE]
     try:
+        for layer in uncomputed:
+            vars(layer)["forward"] = partial(_same_shape, layer)
         network.train()
         answered = network(torch.empty(_TRIED, *shape, device="meta"))
         if (answers := answers_of(network)) > 1:  # (B, M, K, ...), of which training may have made fewer
@@ -239,4 +254,12 @@ def _yielded(network: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
     finally:
         for handle in handles:
             handle.remove()
+        for layer in uncomputed:
+            del vars(layer)["forward"]
     return kept / _TRIED, largest / _TRIED
+
+
+def _same_shape(layer: nn.Module, input: Tensor) -> Tensor:
+    """Return a tensor in place of what a layer would yield: as large, and with gradients where that has some."""
+    yielded = input.clone()
+    return yielded.requires_grad_() if any(each.requires_grad for each in layer.parameters()) else yielded

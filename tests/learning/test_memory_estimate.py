@@ -110,6 +110,23 @@ def test_masks_are_scored_one_by_one_whatever_the_batch() -> None:
     assert scored(512) - scored(256) == of_one
 
 
+@pytest.mark.parametrize(
+    ("encoder", "method", "side", "expected"),
+    [
+        ("efficientnet_b0", "fedavg", 224, 1305999976),
+        ("efficientnet_b0", "mc_dropout", 96, 284351080),
+        ("timm:test_vit", "fedavg", 224, 151358292),
+    ],
+)
+def test_layers_that_are_not_computed_count_as_if_they_were(
+    encoder: str, method: str, side: int, expected: int
+) -> None:
+    """The figures are of every layer computed, by PyTorch 2.13."""
+    options = {"encoder": encoder, "weights": "random", "image_size": side}
+    asked = {"run": "memory", "task": "dr_staging", "sites": ["north"], "rounds": 2, "method": method}
+    assert requirements(RunConfiguration.model_validate({**asked, "task_options": options})).memory_bytes == expected
+
+
 def test_private_training_answers_few_images_at_once() -> None:
     private = Privacy(target_epsilon=8, delta=0.001, max_grad_norm=1.0)
     few, many = (requirements(run_configuration(privacy=private, batch_size=size)) for size in (IMAGES_AT_A_TIME, 64))
