@@ -14,6 +14,8 @@ _FORMULA = re.compile(r"(^\s*|;[\s\"]*)(?=[=+\-@])")
 
 def escape(text: str) -> str:
     """Return the text on one line; what would break it, or cannot be seen, as an escape, as in ``\\n``."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 

@@ -27,6 +27,7 @@ from site_client.heartbeat import PUBLIC_TROUBLE
 from site_client.rotation import read_ledger
 from site_client.store import SCRATCH
 from tests import SOME_KEY
+from tests.at_length import shown_by
 from tests.federation.hospital import Hospital
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, RUN, TASK, WAIT_S, fresh, own_logins, run_configuration, write_data
@@ -202,7 +203,8 @@ def test_what_names_images_lies_in_the_work_directory_and_is_cleared_away(wheel:
     assert [path.name for path in (work / SCRATCH).iterdir()] == ["dropfed-work"], "which is of others"
 
 
-def test_it_is_held_to_the_offer_by_torchrun_too(does: Path, wheel: Plugin, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", shown_by(["nan"], ["raises", "nan"]))
+def test_it_is_held_to_the_offer_by_torchrun_too(does: Path, wheel: Plugin, tmp_path: Path, fault: str) -> None:
     write_data(TASK, tmp_path / "data", 0, 20, seed=1)
     site = Hospital(tmp_path / "hospital", tmp_path / "data", task="wayward")
     site.set_policy(allowing(wheel))
@@ -211,10 +213,9 @@ def test_it_is_held_to_the_offer_by_torchrun_too(does: Path, wheel: Plugin, tmp_
     assert site.receive(MessageRef("consent", RUN))
     site.send_round(run, 1)
     settle(site.work, launcher="torchrun")
-    for fault in ("raises", "nan"):
-        does.write_text(fault)
-        with pytest.raises(ActionRequiredError, match=re.escape(FAULTS[fault])):
-            site.live()
+    does.write_text(fault)
+    with pytest.raises(ActionRequiredError, match=re.escape(FAULTS[fault])):
+        site.live()
     assert not site.is_signed(MessageRef("update", RUN, 1))
 
 
