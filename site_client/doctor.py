@@ -101,8 +101,9 @@ def _allowed(configuration: SiteConfiguration) -> Iterator[Finding]:
                 "note",
                 f"{FILE}: policy: {kind}: does not name {', '.join(unnamed)}; a run by these is declined for good",
             )
+    known = {*method_names(), *provided("methods")}
     for name in policy.methods:
-        if name not in (*method_names(), *provided("methods")):
+        if name not in known:
             yield Finding(
                 "warning",
                 f"{FILE}: policy: methods: {name}: is neither a file nor in a wheel here, and a run by it would be "

@@ -30,8 +30,10 @@ def clashes() -> list[str]:
 
 def clashes_of(run: RunConfiguration) -> list[str]:
     """Return the same of the names that a run says."""
+    if not (found := clashes()):
+        return []
     told = {_told(group, name) for group, name in named_by(run)}
-    return [clash for clash in clashes() if clash in told]
+    return [clash for clash in found if clash in told]
 
 
 def _told(group: Group, name: str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path, PurePosixPath
@@ -86,7 +86,7 @@ def plugins_of(named: Iterable[tuple[Group, str]]) -> list[Plugin]:
         ConfigurationError: as for ``described``.
     """
     wheels = {wheel for group, name in named if (wheel := wheel_behind(group, name)) is not None}
-    here = distributions()
+    here = distributions() if wheels else {}
     return [described(here[wheel]) for wheel in sorted(wheels)]
 
 
@@ -215,14 +215,14 @@ def named_by(run: RunConfiguration) -> list[tuple[Group, str]]:
     ]
 
 
-def disagreements(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> list[str]:
+def disagreements(asked: Collection[Plugin], allowed: Mapping[str, str], where: str) -> list[str]:
     """Return why wheels that a run asks for must not be imported here: a sentence for each.
 
     Args:
         allowed: SHA-256 by name, as this machine's people have written them down.
         where: the file and key in which they did.
     """
-    here, problems = distributions(), []
+    here, problems = distributions() if asked else {}, []
     for plugin in asked:
         named = f"plug-in {plugin.name} {plugin.version}"
         version_here = here[plugin.name].version if plugin.name in here else "no version"
@@ -244,7 +244,7 @@ def disagreements(asked: Iterable[Plugin], allowed: Mapping[str, str], where: st
     return problems
 
 
-def require_agreement(asked: Iterable[Plugin], allowed: Mapping[str, str], where: str) -> None:
+def require_agreement(asked: Collection[Plugin], allowed: Mapping[str, str], where: str) -> None:
     """Check that wheels are installed, allowed and asked for with the same files.
 
     Args:
