@@ -33,7 +33,9 @@ def main() -> None:
     # Where the data lie on this machine says nothing to others.
     shown = ["DIR" if data else option for option, data in zip(options, is_data, strict=True)]
     with tempfile.TemporaryDirectory() as work:
-        subprocess.run([sys.executable, "-m", "deploy.local.demo", *absolute], cwd=work, check=True)
+        played = subprocess.run([sys.executable, "-m", "deploy.local.demo", *absolute], cwd=work, check=False)
+        if played.returncode != 0:
+            raise SystemExit(played.returncode)  # the demo has said why
         figures = read_figures(Path(work) / "demo-run")
         (RESULTS / f"{name}.md").write_bytes((Path(work) / "demo-run" / "report.md").read_bytes())
     print(record(name, " ".join([".venv/bin/python -m benchmarks.demo", name, *shown]), figures))

@@ -22,7 +22,7 @@ from shared.exchange.signing import KEY_FILE
 from shared.exchange.trust import Peer, open_site_card
 from shared.folder.address import checked_url, folder_here
 from shared.folder.contract import Folder
-from shared.folder.listed import note_tag
+from shared.folder.listed import ListedFolder, note_tag
 from shared.folder.meter import Meter
 from shared.folder.round_trip import LARGE_BYTES
 from shared.folder.webdav import WebDavFolder
@@ -169,10 +169,10 @@ def _folder(
         yield from with_problems(partial(speed, folder))
     if key is not None:
         key = shown_key_by(work, folder, key)
-    federation = None
+    federation, listed = None, ListedFolder(folder)
     with suppress(NotFoundError):
-        federation = opened_federation(folder.read(FEDERATION, max_bytes=MAX_RECORD_BYTES), configuration)
-    has_card = _look_at_cards(work, folder, configuration, key)
+        federation = opened_federation(listed.read(FEDERATION, max_bytes=MAX_RECORD_BYTES), configuration)
+    has_card = _look_at_cards(work, listed, configuration, key)
     yield _aggregator(work, federation, configuration, key)
     if not has_card:
         raise no_card(work)

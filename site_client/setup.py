@@ -14,6 +14,7 @@ from shared.exchange.records.values import now_text
 from shared.exchange.signing import KEY_FILE, SigningKey, enrolment_code
 from shared.exchange.trust import open_site_card
 from shared.folder.durable import write_file
+from shared.folder.listed import ListedFolder
 from shared.folder.lock import make_work
 from shared.folder.login import Password
 from shared.folder.meter import Meter
@@ -99,7 +100,8 @@ def require_unused(work: Path, configuration: SiteConfiguration, password: str |
     """
     federation = card = None
     try:
-        folder = connect(work, configuration, Meter(), password=None if password is None else Password.fixed(password))
+        fixed = None if password is None else Password.fixed(password)
+        folder = ListedFolder(connect(work, configuration, Meter(), password=fixed))
         with suppress(NotFoundError):
             federation = folder.read(names.FEDERATION, max_bytes=names.MAX_RECORD_BYTES)
         with suppress(NotFoundError):
@@ -177,8 +179,6 @@ def _is_unknown(work: Path, configuration: SiteConfiguration, password: str | No
     """
     try:
         folder = connect(work, configuration, Meter(), password=None if password is None else Password.fixed(password))
-        folder.list("")
-        known = (folder.read_or_none(name, max_bytes=names.MAX_RECORD_BYTES) for name in _OF_ENROLMENT)
-        return all(content is None for content in known)
+        return not {entry.name for entry in folder.list("")}.intersection(_OF_ENROLMENT)
     except DropfedError:
         return False

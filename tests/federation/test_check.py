@@ -27,6 +27,7 @@ from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
 from tests import SOME_KEY
 from tests.federation.running import Federation, run_configuration
+from tests.folder.faulty import FaultyServer
 from tests.folder.installed import AbsentError
 from tests.folder.logins import SITE
 from tests.folder.servers import running
@@ -213,6 +214,22 @@ def test_a_site_is_told_that_its_key_is_not_the_right_one(
         with pytest.raises(ActionRequiredError, match="is missing: put this very key back"):
             daemon(federation, north)
     assert key.exists() == (content is not None)  # neither makes one
+
+
+def test_nothing_is_asked_for_that_no_listing_has_shown(
+    federation: Federation, tmp_path: Path, faulty: FaultyServer
+) -> None:
+    """On ownCloud such a question locks the name."""
+    faulty.folders.add("north")
+    write_file(tmp_path / "password", b"secret", private=True)
+    invite, work = federation.aggregator / "invites" / "north.json", tmp_path / "joined"
+    options = ["--url", f"{faulty.url}/north", "--user", "north", "--password-file", str(tmp_path / "password")]
+    joined = CliRunner().invoke(site, ["join", str(invite), "--work", str(work), *options])
+    assert joined.exit_code == 0, joined.output
+    faulty.files["north/site.json"] = (work / "mirror" / "site.json").read_bytes()
+    assert of_grade("ok", check(site, work))
+    asked_for = {request for request in faulty.requests if request.endswith(".json")}
+    assert asked_for == {"GET north/site.json"}
 
 
 def test_a_site_that_joined_anew_is_told_that_its_folder_knows_another_key(

@@ -64,6 +64,8 @@ MODELS = {
 
 def main() -> None:
     """Explore one model after the other; end with 1 if one of them is not as it must be."""
+    if sys.argv[1:]:
+        raise SystemExit(__doc__)
     figures, most_mb = _explored_before()
     for name, rules in MODELS.items():
         if name in figures:
