@@ -95,7 +95,9 @@ def spread_over_repeats(rows: pd.DataFrame, score: str) -> Spread | float | None
 def _over_repeats(rows: pd.DataFrame, score: str) -> Spread | Partly | float | None:
     """Return the spread over seeds and turns, and how many values it rests on, if some are undefined."""
     over_repeats, known = spread_over_repeats(rows, score), len(_known(rows, score))
-    return over_repeats if over_repeats is None or known == len(rows) else Partly(over_repeats, known, len(rows))
+    # Of a repeat that leaves out one site after the other some cells may be there, and some not.
+    of = math.prod(len(rows.drop_duplicates(by)) for by in (REPEAT, ["model_of", "tested_on"]))
+    return over_repeats if over_repeats is None or known == of else Partly(over_repeats, known, of)
 
 
 def comparison(results: pd.DataFrame, scores: Sequence[str], what: str = "images") -> Table:
@@ -217,7 +219,7 @@ def noise(results: pd.DataFrame, score: str, what: str = "images") -> Table:
     """Return one score by the variance of the noise on the test images; 0 is none."""
     noisy = results["split"][results["split"].str.startswith("noise-")].unique()
     splits = {"0": "test"} | {split.removeprefix("noise-"): split for split in sorted(noisy, key=_variance)}
-    rows = _ordered(results)
+    rows = _ordered(results[results["split"].isin(splits.values())])
     body = [
         [*arm, *(spread_over_repeats(of_arm[of_arm["split"] == split], score) for split in splits.values())]
         for arm, of_arm in _groups(rows[rows["kind"] == "internal"], "arm")

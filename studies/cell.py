@@ -126,7 +126,8 @@ def clear(home: Path, kept: Collection[str] = ()) -> None:
 def _outcome(configuration: CellConfiguration, home: Path, computing: Computing, elapsed: Elapsed) -> Outcome:
     """Play a cell's run."""
     data = configuration.trained_on
-    run, weights = with_as_many_images(configuration, data), Path(configuration.weights)
+    everywhere = {site: Path(folder) for site, folder in configuration.data.items()}
+    run, weights = with_as_many_images(configuration, everywhere), Path(configuration.weights)
     if open_method(run.method, run.method_options).reference:
         clear(home)
         return run_rounds(in_full(run), data, home / ROUNDS, weights=weights, computing=computing)
@@ -135,7 +136,11 @@ def _outcome(configuration: CellConfiguration, home: Path, computing: Computing,
 
 
 def with_as_many_images(configuration: CellConfiguration, data: Mapping[str, Path]) -> RunConfiguration:
-    """Return the run, with as many training images of each site as the study wants."""
+    """Return the run, with as many training images of each site as the study wants.
+
+    Args:
+        data: the folders of all sites, of one that is left out too: all runs of an arm take as many.
+    """
     run, wanted = configuration.run, configuration.images_per_site
     if wanted == "fewest":
         task = task_named(run.task)

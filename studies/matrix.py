@@ -135,7 +135,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         ConfigurationError: every problem of every arm, each told once; and folders, published weights and scores that
             are not there.
     """
-    problems = [*study.problems(), *_misfits_of_leaving_out(study)]
+    misfits = _misfits_of_leaving_out(study)
+    problems = [*study.problems(), *misfits.values()]
     problems += [*_missing_folders(study, root), *_shared_folders(study, root)]
     try:
         problems += _unknown_scores(study)
@@ -151,7 +152,8 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     common |= {"weights": str(weights), "software": f"dropfed {version('dropfed')}"}
     cells: list[Cell] = []
     found: dict[str, dict[str, None]] = {}  # by problem, the arms that have it
-    arms = [(label, arm, sites) for label, arm in study.arms.items() for sites in _training(arm, [*data])]
+    fitting = [(label, arm) for label, arm in study.arms.items() if label not in misfits]
+    arms = [(label, arm, sites) for label, arm in fitting for sites in _training(arm, [*data])]
     for seed, turn, (label, arm, sites) in product(study.seeds, _turns(study), arms):
         settings = {**_DEFAULTS, **study.common(), **{key: arm[key] for key in arm if key not in _OF_STUDIES}}
         if study.heldout is None:
@@ -181,14 +183,16 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     return cells
 
 
-def _misfits_of_leaving_out(study: StudyConfiguration) -> Iterator[str]:
-    """Yield a sentence for each arm that cannot leave a site out as it says."""
+def _misfits_of_leaving_out(study: StudyConfiguration) -> dict[str, str]:
+    """Return, by arm, a sentence for each that cannot leave a site out as it says."""
+    misfits = {}
     for label, arm in study.arms.items():
         wanted, where = arm.get(LEAVE_ONE_OUT, False), f"arms: {label}: {LEAVE_ONE_OUT}"
         if not isinstance(wanted, bool):
-            yield f"{where}: must be true or false"
+            misfits[label] = f"{where}: must be true or false"
         elif wanted and len(study.data) < _FEWEST_SITES:
-            yield f"{where}: needs {_FEWEST_SITES} sites or more; take it out, or add sites"
+            misfits[label] = f"{where}: needs {_FEWEST_SITES} sites or more; take it out, or add sites"
+    return misfits
 
 
 def _training(arm: Mapping[str, object], sites: Sequence[str]) -> list[list[str]]:

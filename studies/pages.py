@@ -50,7 +50,7 @@ _WITHOUT = (
     "In some cells a round ended without any site's model, as where training diverges or a method's file is at fault: "
     "the table of chosen rounds says of which arms, and each cell's log.txt why."
 )
-_NOTHING = "no cell has reported a number yet"
+_NOTHING = "there is no number to draw, or not yet"
 _ARMS_OF_A_FIGURE = 6
 _NOT_ALWAYS = (
     "tuned",

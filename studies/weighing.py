@@ -7,7 +7,8 @@ from pathlib import Path
 from statistics import fmean
 
 from aggregator.report.tables import Table
-from shared.learning.methods import REFERENCES
+from shared.learning.data.splits import Folds
+from shared.learning.methods import open_method
 from studies.analysis import spread
 from studies.matrix import Cell
 from studies.results import result_of
@@ -28,14 +29,19 @@ def weighing(home: Path, cells: Sequence[Cell]) -> list[Table]:
 
 
 def _table(what: str, home: Path, cells: Sequence[Cell]) -> Table:
-    found: dict[str, list[Mapping[str, float]]] = {}
+    found: dict[str, dict[tuple[int, Folds | None], list[Mapping[str, float]]]] = {}
     for cell in cells:
-        if cell.configuration.run.method in REFERENCES:  # which weigh nothing
+        run = cell.configuration.run
+        if open_method(run.method, run.method_options).reference:  # which weighs nothing
             continue
         if (result := result_of(home, cell)) is not None and any((by_round := result[what]).values()):
-            found.setdefault(cell.arm, []).append(_means(by_round, cell.configuration.run.sites, _NOT_ASKED[what]))
-    sites = sorted({site for of_arm in found.values() for means in of_arm for site in means})
-    body = [[arm, *(spread(_known(of_arm, site)) for site in sites)] for arm, of_arm in found.items()]
+            repeats = found.setdefault(cell.arm, {})
+            repeats.setdefault((run.seed, cell.turn), []).append(_means(by_round, run.sites, _NOT_ASKED[what]))
+    sites = sorted({site for of_arm in found.values() for runs in of_arm.values() for means in runs for site in means})
+    body = [
+        [arm, *(spread([fmean(of) for runs in of_arm.values() if (of := _known(runs, site))]) for site in sites)]
+        for arm, of_arm in found.items()
+    ]
     return Table(what, _CAPTIONS[what], ("arm", *sites), body if len(sites) > 1 else [])
 
 

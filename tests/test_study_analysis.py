@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from aggregator.report.tables import Spread, Table
+from aggregator.report.tables import Partly, Spread, Table
 from benchmarks.studies import _markdown
 from shared.errors import ConfigurationError, DataError
 from studies import analysis, voting
@@ -54,6 +54,18 @@ def body(table: Table) -> dict[Any, list[Any]]:
 
 
 # --- means -----------------------------------------------------------------------------------------------------
+
+
+def test_of_a_seed_that_lacks_a_site_that_was_left_out_the_table_says_so() -> None:
+    rows = [
+        row("a", model_of, tested_on, seed=seed, auroc=0.5)
+        for seed, left_out in ((0, "nsw"), (1, "ns"))
+        for tested_on in left_out
+        for model_of in "nsw"
+        if model_of != tested_on
+    ]
+    (line,) = analysis.comparison(as_table(rows), ["auroc"]).rows
+    assert line == ["a", "external", Partly(Spread(0.5, 0.0), 10, 12)]
 
 
 def test_a_mean_over_sites_has_its_spread_over_seeds() -> None:
@@ -421,7 +433,7 @@ def test_the_page_of_an_interrupted_study(tmp_path: Path) -> None:
     ]
     assert (kind, scores[0]) == ("internal", "")
     assert [line[1:] for line in csv.reader((tmp_path / "tables" / "arms.csv").open())][1:] == [["external", "0.25"]]
-    assert "Not drawn: no cell has reported a number yet." in page  # of noise
+    assert "Not drawn: there is no number to draw, or not yet." in page  # of noise
     write_table(tmp_path, read_results(tmp_path, cells))
     (north, south) = csv.DictReader((tmp_path / "results.csv").open())
     assert (north["auroc"], south["auroc"], north["arm"]) == ("", "0.25", HOSTILE)
@@ -470,7 +482,7 @@ def test_a_site_that_is_left_out_counts_in_no_mean_of_weights(tmp_path: Path) ->
         weights = {"1": dict.fromkeys(cell.configuration.run.sites, 0.5)}
         finish(tmp_path, cell, [result_row(cell.configuration.left_out or "", 0.5)], weights=weights)
     (of_weights,) = weighing(tmp_path, cells)
-    assert of_weights.rows == [["mean", Spread(0.5, 0.0), Spread(0.5, 0.0), Spread(0.5, 0.0)]]
+    assert of_weights.rows == [["mean", 0.5, 0.5, 0.5]]  # of one seed, so without a spread
 
 
 def test_how_many_images_are_behind_the_numbers_is_said(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, prod
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -203,7 +205,7 @@ def _memory(run: RunConfiguration, method: Method, network: nn.Module, listed: S
     kept += sum(len(each.b) * each.a.shape[1] for each in network.modules() if isinstance(each, LowRankUpdate))
     whole, crops = task.input_shape(options), task.augmentation(run.augmentation).crops
     trained = whole if crops is None else (whole[0], *[min(side, crops.size) for side in whole[1:]])
-    yielded = {shape: _yielded(network, shape) for shape in {trained, whole}}
+    yielded = {shape: yielded_by(network, shape) for shape in {trained, whole}}
     evaluated = 1 if task.labels_pixels else _EVALUATED
     # A convolution on the CPU lays out anew what goes in and comes out.
     at_once = yielded[trained][0] * answered + 2 * yielded[whole][1] * evaluated
@@ -224,9 +226,27 @@ def _remembered(options: Options) -> int:
     return 2
 
 
-def _yielded(network: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
+def yielded_by(network: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
     """Return how many numbers the layers yield for one input: those that training keeps, and the most that one
     layer takes and yields.
+
+    Args:
+        network: without values, on the device ``meta``.
+        shape: of an input, as in (C, H, W).
+    """
+    try:
+        return _counted(network, shape, _OF_SAME_SHAPE)
+    except Exception:  # a network that asks more of such a layer than its numbers, or is at fault
+        return _counted(network, shape, frozenset())
+
+
+def _counted(
+    network: nn.Module, shape: tuple[int, ...], uncomputed: Collection[Callable[..., Tensor]]
+) -> tuple[float, float]:
+    """Return the same.
+
+    Args:
+        uncomputed: what layers go forward by that yield as much as they are given.
     """
     kept, largest = 0, 0
 
@@ -243,9 +263,9 @@ def _yielded(network: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
         if dict(layer.named_children()).keys() <= inner and not isinstance(layer, LowRankUpdate)
     ]
     handles = [layer.register_forward_hook(count) for layer in layers]
-    uncomputed = [layer for layer in layers if type(layer).forward in _OF_SAME_SHAPE]
+    replaced = [layer for layer in layers if type(layer).forward in uncomputed and "forward" not in vars(layer)]
     try:
-        for layer in uncomputed:
+        for layer in replaced:
             vars(layer)["forward"] = partial(_same_shape, layer)
         network.train()
         answered = network(torch.empty(_TRIED, *shape, device="meta"))
@@ -254,12 +274,15 @@ def _yielded(network: nn.Module, shape: tuple[int, ...]) -> tuple[float, float]:
     finally:
         for handle in handles:
             handle.remove()
-        for layer in uncomputed:
+        for layer in replaced:
             del vars(layer)["forward"]
     return kept / _TRIED, largest / _TRIED
 
 
 def _same_shape(layer: nn.Module, input: Tensor) -> Tensor:
-    """Return a tensor in place of what a layer would yield: as large, and with gradients where that has some."""
-    yielded = input.clone()
-    return yielded.requires_grad_() if any(each.requires_grad for each in layer.parameters()) else yielded
+    """Return a tensor as large as what a layer yields, and with gradients where that has some."""
+    is_first_that_learns = not input.requires_grad and any(each.requires_grad for each in layer.parameters())
+    is_of_other_channels = getattr(layer, "num_features", None) not in (None, *input.shape[1:2])
+    if is_first_that_learns or is_of_other_channels:
+        return cast("Tensor", type(layer).forward(layer, input))
+    return input.clone()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shared.exchange.records.run import Privacy, RunConfiguration
@@ -17,7 +18,7 @@ from shared.learning.methods import open_method
 from shared.learning.methods.contract import Local
 from shared.learning.optimizers import new_optimizer
 from shared.learning.private_training import IMAGES_AT_A_TIME
-from shared.learning.requirements import requirements
+from shared.learning.requirements import requirements, yielded_by
 from shared.learning.sharing import build_network
 from shared.learning.tasks import task_named
 from shared.learning.tasks.segmentation.task import SegmentedImage
@@ -125,6 +126,63 @@ def test_layers_that_are_not_computed_count_as_if_they_were(
     options = {"encoder": encoder, "weights": "random", "image_size": side}
     asked = {"run": "memory", "task": "dr_staging", "sites": ["north"], "rounds": 2, "method": method}
     assert requirements(RunConfiguration.model_validate({**asked, "task_options": options})).memory_bytes == expected
+
+
+class Odd(nn.Module):
+    """A network that asks more of a layer than how much it yields."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.head = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 1, 1)
+        self.batch_norm, self.layer_norm, self.relu = nn.BatchNorm2d(4), nn.LayerNorm(4), nn.ReLU()
+
+
+class ChangesInPlace(Odd):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.convolution.requires_grad_(False)
+        normalised = self.batch_norm(self.convolution(images))
+        normalised += 1
+        return self.head(self.relu(normalised))
+
+
+class Views(Odd):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layer_norm(self.convolution(images).flatten(2).transpose(1, 2)).view(len(images), -1)
+
+
+class LearnsInPart(Odd):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            features = self.relu(self.batch_norm(self.convolution(images)))
+        return self.head(features)
+
+
+class HasAnotherForward(Odd):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.relu(self.batch_norm(self.convolution(images))))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu.forward = lambda features: features[..., ::2]  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("network", "kept"),
+    [(ChangesInPlace, 9), (Views, 8), (LearnsInPart, 1), (HasAnotherForward, 10.5)],
+)
+def test_what_odd_networks_yield_is_counted(network: type[Odd], kept: float) -> None:
+    with torch.device("meta"):
+        odd = network()
+    assert yielded_by(odd, (3, 8, 8))[0] == 64 * kept  # of 64 pixels: values that training keeps
+    assert not any("forward" in vars(layer) for layer in (odd.batch_norm, odd.layer_norm))
+
+
+def test_a_batch_norm_of_other_channels_is_told_before_anybody_trains() -> None:
+    with torch.device("meta"):
+        odd = HasAnotherForward()
+        odd.batch_norm = nn.BatchNorm2d(5)
+    with pytest.raises(RuntimeError, match="should contain 4 elements not 5"):
+        yielded_by(odd, (3, 8, 8))
 
 
 def test_private_training_answers_few_images_at_once() -> None:
