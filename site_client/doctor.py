@@ -167,9 +167,9 @@ def _folder(
         yield from _room_for(folder, *offered)
     if speed is not None and isinstance(folder, WebDavFolder):
         yield from with_problems(partial(speed, folder))
-    if key is not None:
-        key = shown_key_by(work, folder, key)
     federation, listed = None, ListedFolder(folder)
+    if key is not None:
+        key = shown_key_by(work, listed, key)
     with suppress(NotFoundError):
         federation = opened_federation(listed.read(FEDERATION, max_bytes=MAX_RECORD_BYTES), configuration)
     has_card = _look_at_cards(work, listed, configuration, key)

@@ -114,7 +114,7 @@ def comparison(results: pd.DataFrame, scores: Sequence[str], what: str = "images
     if over_classes := [score for score in scores if score in _OVER_CLASSES]:
         caption += f" Of {', '.join(over_classes)}: the mean over classes, each against all others."
     if any(isinstance(cell, Partly) for line in body for cell in line):
-        caption += " In brackets: how many of the values are defined, where not all are."
+        caption += " In brackets: how many of the values are known, where not all are."
     return Table("comparison", caption, ("arm", "tested on", *map(heading, scores)), body)
 
 

@@ -135,8 +135,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
         ConfigurationError: every problem of every arm, each told once; and folders, published weights and scores that
             are not there.
     """
-    misfits = _misfits_of_leaving_out(study)
-    problems = [*study.problems(), *misfits.values()]
+    problems = [*study.problems(), *_misfits_of_leaving_out(study)]
     problems += [*_missing_folders(study, root), *_shared_folders(study, root)]
     try:
         problems += _unknown_scores(study)
@@ -152,8 +151,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     common |= {"weights": str(weights), "software": f"dropfed {version('dropfed')}"}
     cells: list[Cell] = []
     found: dict[str, dict[str, None]] = {}  # by problem, the arms that have it
-    fitting = [(label, arm) for label, arm in study.arms.items() if label not in misfits]
-    arms = [(label, arm, sites) for label, arm in fitting for sites in _training(arm, [*data])]
+    arms = [(label, arm, sites) for label, arm in study.arms.items() for sites in _training(arm, [*data])]
     for seed, turn, (label, arm, sites) in product(study.seeds, _turns(study), arms):
         settings = {**_DEFAULTS, **study.common(), **{key: arm[key] for key in arm if key not in _OF_STUDIES}}
         if study.heldout is None:
@@ -183,21 +181,19 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     return cells
 
 
-def _misfits_of_leaving_out(study: StudyConfiguration) -> dict[str, str]:
-    """Return, by arm, a sentence for each that cannot leave a site out as it says."""
-    misfits = {}
+def _misfits_of_leaving_out(study: StudyConfiguration) -> Iterator[str]:
+    """Yield a sentence for each arm that cannot leave a site out as it says."""
     for label, arm in study.arms.items():
         wanted, where = arm.get(LEAVE_ONE_OUT, False), f"arms: {label}: {LEAVE_ONE_OUT}"
         if not isinstance(wanted, bool):
-            misfits[label] = f"{where}: must be true or false"
+            yield f"{where}: must be true or false"
         elif wanted and len(study.data) < _FEWEST_SITES:
-            misfits[label] = f"{where}: needs {_FEWEST_SITES} sites or more; take it out, or add sites"
-    return misfits
+            yield f"{where}: needs {_FEWEST_SITES} sites or more; take it out, or add sites"
 
 
 def _training(arm: Mapping[str, object], sites: Sequence[str]) -> list[list[str]]:
     """Return the sites that train in each of an arm's runs of one seed."""
-    if arm.get(LEAVE_ONE_OUT) is not True:
+    if arm.get(LEAVE_ONE_OUT) is not True or len(sites) < _FEWEST_SITES:
         return [[*sites]]
     return [[site for site in sites if site != left_out] for left_out in sites]
 

@@ -333,6 +333,10 @@ def test_what_no_site_can_be_left_out_of_is_told(data, tmp_path, sites, wanted, 
     with pytest.raises(ConfigurationError) as found:
         cells_of(path)
     assert found.value.problems == (told,)
+    wrong = written(tmp_path, data=folders, run={"rounds": -1}, arms={"FedAvg": {"leave_one_out": wanted}, "b": {}})
+    with pytest.raises(ConfigurationError) as found:
+        cells_of(wrong)
+    assert told in found.value.problems and any(each.startswith("run: rounds") for each in found.value.problems)
 
 
 def test_a_score_that_no_site_can_tell_chooses_the_newest_aggregate(data, tmp_path):

@@ -34,9 +34,8 @@ _FEW_STEPS = 100  # of a whole run; small networks have learnt masks in as many
 _OF_SAME_SHAPE = {
     layer.forward
     for layer in (
-        *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm),
-        *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Hardsigmoid, nn.Hardswish),
-        *(nn.ELU, nn.GELU, nn.LeakyReLU, nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.SiLU, nn.Softmax),
+        *(nn.BatchNorm2d, nn.Dropout, nn.Dropout2d, nn.Hardsigmoid, nn.Hardswish),
+        *(nn.ELU, nn.GELU, nn.LeakyReLU, nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.SiLU),
     )
 }
 """Of layers that yield as much as they are given. PyTorch takes milliseconds to find that out without
@@ -282,7 +281,7 @@ def _counted(
 def _same_shape(layer: nn.Module, input: Tensor) -> Tensor:
     """Return a tensor as large as what a layer yields, and with gradients where that has some."""
     is_first_that_learns = not input.requires_grad and any(each.requires_grad for each in layer.parameters())
-    is_of_other_channels = getattr(layer, "num_features", None) not in (None, *input.shape[1:2])
-    if is_first_that_learns or is_of_other_channels:
+    fits = not isinstance(layer, nn.BatchNorm2d) or (input.ndim == len("BCHW") and input.shape[1] == layer.num_features)
+    if is_first_that_learns or not fits:
         return cast("Tensor", type(layer).forward(layer, input))
     return input.clone()
