@@ -126,6 +126,7 @@ _OCTA_AT_LENGTH = {
     },
 }
 
+
 _FUNDUS_AT_LENGTH = {
     **_AT_LENGTH,
     "task": "segmentation",

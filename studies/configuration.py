@@ -118,8 +118,11 @@ class StudyConfiguration(Record):
                     found.append(f"{where}: {key} is decided by the study; take it out there")
         if self.tune is not None:
             found += self._problems_of_tuning(self.tune)
-        for name in {POOLED, OTHERS} & self.data.keys():
-            found.append(f"data: {name} is what several sites together are called; name the site otherwise")
+        found += [
+            f"data: {name} is what several sites together are called; name the site otherwise"
+            for name in (POOLED, OTHERS)
+            if name in self.data
+        ]
         if self.rounds_as is not None and "rounds" in self.run:
             found.append("rounds_as: run says rounds too; keep one of them")
         if len(set(self.seeds)) < len(self.seeds):

@@ -41,7 +41,7 @@ IMAGES_PER_SITE = "images_per_site"
 ``fewest``: as many as the site has that has fewest."""
 LEAVE_ONE_OUT = "leave_one_out"
 """A key of an arm that no run has: true plays it once without each site, and tests it on that site's images alone."""
-_OF_STUDIES = (IMAGES_PER_SITE, LEAVE_ONE_OUT)
+_NOT_OF_RUNS = (IMAGES_PER_SITE, LEAVE_ONE_OUT)
 _FEWEST_SITES = 3
 """So many there must be for two to be left."""
 
@@ -153,7 +153,7 @@ def expand(study: StudyConfiguration, root: Path) -> list[Cell]:
     found: dict[str, dict[str, None]] = {}  # by problem, the arms that have it
     arms = [(label, arm, sites) for label, arm in study.arms.items() for sites in _training(arm, [*data])]
     for seed, turn, (label, arm, sites) in product(study.seeds, _turns(study), arms):
-        settings = {**_DEFAULTS, **study.common(), **{key: arm[key] for key in arm if key not in _OF_STUDIES}}
+        settings = {**_DEFAULTS, **study.common(), **{key: arm[key] for key in arm if key not in _NOT_OF_RUNS}}
         if study.heldout is None:
             settings.setdefault("tolerance", None)
         if turn is not None and isinstance(settings.get("split", {}), dict):

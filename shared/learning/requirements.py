@@ -242,10 +242,10 @@ def yielded_by(network: nn.Module, shape: tuple[int, ...]) -> tuple[float, float
 def _counted(
     network: nn.Module, shape: tuple[int, ...], uncomputed: Collection[Callable[..., Tensor]]
 ) -> tuple[float, float]:
-    """Return the same.
+    """Return what ``yielded_by`` does, counted in one pass through the network.
 
     Args:
-        uncomputed: what layers go forward by that yield as much as they are given.
+        uncomputed: the ``forward`` of each kind of layer that is not computed, for it yields as much as it is given.
     """
     kept, largest = 0, 0
 
