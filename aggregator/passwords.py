@@ -22,7 +22,7 @@ def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
     file = click.option(
         "--admin-password-file",
         type=FILE_HERE,
-        help=f"Its password; else {ADMIN_VARIABLE}, or it is asked. Never kept.",
+        help=f"File with its password (default: {ADMIN_VARIABLE}, or asked for). The password is never kept.",
     )(command)
     return click.option("--admin", metavar="ACCOUNT", help="An administrator of the server.")(file)
 

@@ -53,7 +53,7 @@ class _Here(click.Path):
 
 FILE_HERE = _Here(path_type=Path, exists=True, dir_okay=False)
 FOLDER_HERE = _Here(path_type=Path, exists=True, file_okay=False)
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:

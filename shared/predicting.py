@@ -28,16 +28,18 @@ _OUTPUT = click.option(
     type=click.Path(path_type=Path),
     default=Path("predictions"),
     show_default=True,
-    help="Folder for the answers.",
+    help="Folder for the predictions.",
 )
-_PAGE = click.option("--page", is_flag=True, help=f"Show them on one page too, {PAGE}, the most uncertain first.")
+_PAGE = click.option("--page", is_flag=True, help=f"Also show them on one page, {PAGE}, the most uncertain first.")
 _DICOM_SEG = click.option(
     "--dicom-seg",
     is_flag=True,
-    help="Write masks of DICOM images as DICOM segmentations too; needs the extra dicomseg.",
+    help="Also write masks of DICOM images as DICOM segmentations; needs the extra dicomseg.",
 )
 _PAGE_FILE = click.option(
-    "--page", type=click.Path(path_type=Path, dir_okay=False), help="HTML file to show the images in, the worst first."
+    "--page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="HTML file to write, which shows the images, the worst first.",
 )
 _PLUGINS = plugin_options("the model needs", minutes=60.0)
 _ALL = click.option("--all", "shows_all", is_flag=True, help="Show every score, not only those that matter most.")

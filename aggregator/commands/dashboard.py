@@ -17,9 +17,18 @@ from shared.stopping import set_by_signals, wait_for
 @click.command(help=__doc__)
 @WORK
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; beyond loopback with a token."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; if it is not loopback, the page asks for a token.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="0: any that is free.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8642,
+    show_default=True,
+    help="Port to listen on; 0: any that is free.",
+)
 def command(work: Path, host: str, port: int) -> None:
     stop = set_by_signals(threading.Event())
     with serving(work, host, port) as address:

@@ -1,4 +1,7 @@
-"""Write the final model of RUN and its card: data, method, who took part, scores, ε, hashes of its origins."""
+"""Write the final model of RUN and its card.
+
+The card says which data and method, who took part, the scores, ε, and the hashes of what the model came from.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from shared.commands import say
 @click.argument("run")
 @WORK
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to make; it must not exist yet.")
-@click.option("--onnx", is_flag=True, help="Write model.onnx too, compared with PyTorch; needs the extra onnx.")
-@click.option("--monai", is_flag=True, help="Write a MONAI bundle too, in monai/.")
+@click.option("--onnx", is_flag=True, help="Also write model.onnx, compared with PyTorch; needs the extra onnx.")
+@click.option("--monai", is_flag=True, help="Also write a MONAI bundle, in monai/.")
 def command(run: str, work: Path, output: Path, onnx: bool, monai: bool) -> None:
     for path in write(work, find_run(work, run), output, onnx=onnx, monai=monai):
         say(f"wrote {path}")

@@ -27,7 +27,7 @@ from shared.folder.address import is_near
     "site_urls",
     multiple=True,
     metavar="NAME=URL",
-    help="The folder as its site reaches it, if elsewhere.",
+    help="The folder's address as its site reaches it, if it is another.",
 )
 def command(work: Path, federation: str, sites: tuple[str, ...], user: str, site_urls: tuple[str, ...]) -> None:
     form = "NAME=URL, as in north=https://cloud.example.org/dav/north/"

@@ -1,12 +1,12 @@
 """Start the run that RUN_YAML describes, or go on with it; ends with the run, and says what it came to.
 
-Of several runs each begins when the one before it has ended, whatever that came to. A run that cannot begin is skipped.
-It is tried again each time another run ends. The sites are asked about all of them at once: those that can be
-begun already are offered at the start. The runs of `queue` follow those that are named, or are played alone.
+Several runs are played one after the other: each begins when the one before it has ended, however that ended. A run
+that cannot begin is skipped, and tried again each time another run ends. All runs that can begin already are offered to
+the sites at the start. Queued runs follow those that are named; if none is named, they are played alone.
 
-Exits with 0 if the model improved, or was only to be scored and was; with 1 if the run was aborted, with 2 if it cannot
-begin, and with 3 if it ended in any other way; with several, with the greatest of these. Ctrl-C or TERM ends it cleanly
-before that, with 0: the same command goes on.
+Exits with 0 if the model improved, or if the run was only to score a model and did; with 1 if the run was aborted or an
+error broke it off; with 2 if its settings or a plug-in do not let it begin; with 3 if it ended in any other way. Of
+several runs the greatest code counts. Ctrl-C or TERM ends the command cleanly, with 0; the same command goes on.
 """
 
 from __future__ import annotations

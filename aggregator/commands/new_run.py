@@ -45,7 +45,7 @@ def _method(text: str) -> str:
 @WORK
 @click.option("--run", help="The run's name, used once.")
 @click.option("--task", help="What is learnt.")
-@click.option("--method", help="How it is learnt together; docs/methods.md lists the methods.")
+@click.option("--method", help="How the sites learn it together; docs/methods.md lists the methods.")
 @click.option(
     "--preset",
     metavar="NAME",
@@ -56,7 +56,7 @@ def _method(text: str) -> str:
 @click.option("--rounds", type=int, help="Rounds of training.")
 @click.option("--site", "sites", multiple=True, metavar="NAME", help="A site that is asked; once per site.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write; it must not exist yet.")
-@click.option("--defaults", is_flag=True, help="Ask nothing: where no option says otherwise, take what is suggested.")
+@click.option("--defaults", is_flag=True, help="Ask nothing: take the suggested values where no option says otherwise.")
 def command(
     *,
     work: Path,

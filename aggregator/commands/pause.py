@@ -1,4 +1,7 @@
-"""Pause RUN: no round is opened and no deadline comes nearer; offers still go out, open answers are still taken."""
+"""Pause RUN: no round is opened and no deadline comes nearer.
+
+Offers still go out, and answers to the open round are still taken.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Make each site's folder, share it with the site, and write the invites.
 
-SERVER is an ownCloud, a Nextcloud, or any other WebDAV server. What is there already stays as it is: run it again
-to add a site, or to go on where it was broken off.
+SERVER is an ownCloud, a Nextcloud, or any other WebDAV server. What is there already stays as it is, so run the
+command again to add a site, or to go on after it was interrupted.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ from shared.errors import ConfigurationError
     "--by",
     "shared_by",
     type=click.Choice(["account", "share", "link"]),
-    help="How sites enter: by accounts made here, by accounts that are there already, by public links.",
+    help="How sites enter: account (made here), share (with an account that is there already), link (a public link).",
 )
 @click.option(
     "--user", default="aggregator", show_default=True, help="The aggregator's account, which owns the folders."
 )
 @click.option(
-    "--password-file", type=FILE_HERE, help=f"Its password; else as kept in WORK, {PASSWORD_VARIABLE}, or it is asked."
+    "--password-file",
+    type=FILE_HERE,
+    help=f"File with its password (default: as kept in WORK, {PASSWORD_VARIABLE}, or asked for).",
 )
 @admin_options
-@click.option("--quota", metavar="AMOUNT", help="What all folders may hold together, as in '50 GB'.")
-@click.option("--ca-file", type=FILE_HERE, help="Trust this authority.")
+@click.option("--quota", metavar="AMOUNT", help="How much all folders together may hold, as in '50 GB'.")
+@click.option("--ca-file", type=FILE_HERE, help="Trust this certificate authority.")
 @click.option("--passwords-in-invites", is_flag=True, help="Put each site's password into its invite.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 def command(

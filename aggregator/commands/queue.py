@@ -1,8 +1,8 @@
-"""Have the run that RUN_YAML describes wait for its turn, while another goes on or before any does.
+"""Have the run that RUN_YAML describes wait for its turn, whether or not another goes on.
 
-If an aggregator is at work, sites are asked as soon as no round is open in their folders; `launch` plays the run when
-those before it have ended. Without RUN_YAML: list the queued runs that have no round yet, and those that have ended and
-whose hospitals are not all told. To take one back, `stop` it.
+If an aggregator is at work, it asks the sites as soon as no round is open in their folders. `launch` plays the run when
+those before it have ended. Without RUN_YAML: list the queued runs that have no round yet, and those that have ended but
+whose hospitals are not all told. To take a run out of the queue, `stop` it.
 """
 
 from __future__ import annotations

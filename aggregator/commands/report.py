@@ -1,6 +1,6 @@
-"""Report on RUN, also while it goes on: every aggregate's scores at every site, every verdict, what it cost.
+"""Report on RUN, even while it goes on: every aggregate's scores at every site, verdicts, cost.
 
-With --pages the best aggregate also answers about the held-out images: that takes as long as to score a site's.
+With --pages the best aggregate is also tried on the held-out images, which takes as long as scoring one site's update.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from shared.folder.durable import write_file
 @click.command(help=__doc__)
 @click.argument("run")
 @WORK
-@click.option("--json", "as_json", is_flag=True, help="Everything, for scripts; without it the main score alone.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print everything as JSON, for scripts; without it, show the main score alone.",
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
@@ -32,7 +37,7 @@ from shared.folder.durable import write_file
 @click.option(
     "--pages",
     type=click.Path(path_type=Path, file_okay=False, writable=True),
-    help="Folder for report.html, which needs no other file, and its figures and tables as files.",
+    help="Folder for report.html, which needs no other file, and for its figures and tables as files.",
 )
 def command(run: str, work: Path, as_json: bool, output: Path | None, pages: Path | None) -> None:
     if pages is not None:

@@ -1,4 +1,4 @@
-"""List the runs that were launched here, the newest first: what each came to, or how far it is."""
+"""List the runs that were launched here, the newest first: how each ended, or how far it is."""
 
 from __future__ import annotations
 

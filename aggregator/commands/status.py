@@ -1,4 +1,4 @@
-"""Show where the newest run stands: who is waited for, since when and why, what comes next, what is on its way."""
+"""Show where the newest run stands: who is waited for, since when and why, what comes next, transfers."""
 
 from __future__ import annotations
 

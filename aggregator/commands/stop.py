@@ -1,6 +1,7 @@
-"""End RUN for good: the open round ends with the answers there are, the best model so far becomes the final one.
+"""End RUN for good: the best model so far becomes the final one.
 
-A run that has ended, and is queued because not every hospital has been told, leaves the queue.
+The open round ends with the answers that have come. A run that has ended, but is still queued because not every
+hospital has been told, leaves the queue.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Ask every site for a sheet of figures about its images of TASK, before any run; with --report show what came.
+"""Ask every site for a sheet of figures about its images of TASK, before any run.
 
-Each site decides, by its policy or a person. Nothing but the sheet leaves, and no figure in it is about few images.
+With --report show the sheets that came. Each site decides, by its policy or a person. Nothing but the sheet leaves, and
+no figure in it is about few images.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from shared.folder.lock import work_lock
 @click.argument("task", required=False)
 @WORK
 @click.option(
-    "--classes", metavar="NAME,NAME", help="What images, or pixels, are counted by (default: the task's own)."
+    "--classes", metavar="NAME,NAME", help="Classes by which images, or pixels, are counted (default: the task's own)."
 )
 @click.option("--report", "reports", is_flag=True, help="Show the sheets side by side, with warnings and proposals.")
-@click.option("--json", "as_json", is_flag=True, help="With --report: everything, for scripts.")
+@click.option("--json", "as_json", is_flag=True, help="With --report: print everything as JSON, for scripts.")
 def command(task: str | None, work: Path, classes: str | None, reports: bool, as_json: bool) -> None:
     configuration = read_configuration(work)
     if reports == (task is not None):

@@ -1,6 +1,7 @@
-"""List every reason why `launch` would refuse RUN_YAML, and what to think of first; nothing is sent or written.
+"""List every reason why `launch` would refuse RUN_YAML, and what to consider first.
 
-The initial model is made and scored on the held-out images, as `launch` does it, which may take a minute.
+Nothing is sent or written. The initial model is made and scored on the held-out images, as `launch` does it, which may
+take a minute.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class _Audit(Commands):
 def main() -> None:
     """Check what left which hospital, when, under whose key, and what became of it.
 
-    A FOLDER is a site's drop folder: a copy or its WebDAV address; a directory of such copies; or the work directory of
-    the aggregator, which has a copy of each. Nothing is ever changed there, and copies need no network.
+    A FOLDER is a site's drop folder, as a copy or by its WebDAV address; a directory of such copies; or the work
+    directory of the aggregator, which has a copy of each. Nothing is ever changed there, and copies need no network.
     """
 
 

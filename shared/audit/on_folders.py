@@ -44,14 +44,16 @@ def on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
 
     for decorate in (
         AS_JSON,
-        click.option("--ca-file", type=click.Path(path_type=Path, exists=True), help="Trust this authority."),
+        click.option(
+            "--ca-file", type=click.Path(path_type=Path, exists=True), help="Trust this certificate authority."
+        ),
         click.option(
             "--secret-key",
             metavar="FILE",
             type=FILE_HERE,
             help="The encryption.key of the site or of the aggregator, to open what is encrypted.",
         ),
-        click.option("--user", help="Account for WebDAV; the password: DROPFED_PASSWORD, or it is asked for."),
+        click.option("--user", help="Account for WebDAV. Its password is taken from DROPFED_PASSWORD, or asked for."),
         click.option("--key", metavar="HEX", help="The aggregator's public key, if you know it from elsewhere."),
         click.argument("folder", nargs=-1, required=True),
     ):

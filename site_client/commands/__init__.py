@@ -12,7 +12,7 @@ WORK = work_option("site.yaml")
 MODEL = click.option(
     "--model",
     type=click.Path(path_type=Path),
-    help="Default: the one in the work directory's final/; where that holds several, name one.",
+    help="The model (default: the one in the work directory's final/; if that holds several, name one).",
 )
 FOR = click.option(
     "--for", "duration", metavar="TIME", help="Stop cleanly after a time, as in 90m or 24h (batch jobs)."

@@ -1,7 +1,7 @@
 """Have this site's images divided anew, if division.json or budget.json is lost. The daemon must be stopped for it.
 
-Sets of the new division can differ from earlier ones by few images, or by one. Whoever compares what was told about
-both may find out about single images. So put the two files back from a backup if there is any.
+Sets of the new division can differ from earlier ones by few images, or by one. Whoever compares what was reported about
+both may find out about single images. So if there is a backup of the two files, put them back instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Name the aggregator's new signing KEY, which its people have told you by telephone.
 
-The daemon follows the present key's hand-over to that key, and to no other, and takes nothing of the aggregator before
-that. It need not be stopped. Where the folder shows a hand-over, the key is compared with it first. To name the present
-key takes back what was named before.
+The daemon follows a hand-over from the present key to KEY, and to no other key. Until it has followed, it takes nothing
+from the aggregator. The daemon need not be stopped. If the folder already shows a hand-over, KEY is first compared with
+it. To take back a key that was named, name the present key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Agree to RUN, where the policy asks a person; RUN may be a survey, as in surveys/0001."""
+"""Agree to RUN, if the policy asks a person; RUN may be a survey, as in surveys/0001."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Train with the daemon on another machine, as number NODE of `nodes` in its site.yaml; the daemon's is 0.
+"""Train together with the daemon on another machine, as machine number NODE.
 
-WORK and the images lie on a disk that both machines reach by the same paths.
+The daemon's machine is number 0, and `nodes` in its site.yaml says how many machines there are. WORK and the images lie
+on a disk that both machines reach by the same paths.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Look at this machine, the way to the folder, its server, the keys and the data; say what is wrong and what to do.
+"""Check this machine, the way to the folder, its server, the keys and the data.
 
-In the folder a scratch folder, check-…, is made and removed again; nothing else is changed.
+It says what is wrong and what to do. In the folder a scratch folder, check-…, is made and removed again; nothing else
+is changed.
 """
 
 from __future__ import annotations

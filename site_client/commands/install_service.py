@@ -14,12 +14,15 @@ from site_client.installation import UNITS, drafted_unit, install, password_file
 
 @click.command(help=__doc__)
 @WORK
-@click.option("--user", help="Who runs the daemon; else the owner of WORK, or in /var/lib a user of systemd's making.")
+@click.option(
+    "--user",
+    help="Account that runs the daemon (default: the owner of WORK; in /var/lib, if root owns it, one from systemd).",
+)
 @click.option(
     "--password-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
     help="File from which systemd gives the daemon the password. Only root may change it or the folders above it. "
-    "Default: as in the installed unit; without one, the daemon reads WORK/password.",
+    "Default: the one that the installed unit names; if there is none, the daemon reads WORK/password.",
 )
 @click.option("--print", "only_print", is_flag=True, help="Show the unit, on any Linux machine; change nothing.")
 def command(work: Path, user: str | None, password_file: Path | None, only_print: bool) -> None:

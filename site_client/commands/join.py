@@ -1,7 +1,7 @@
-"""Set this site up from INVITE, the file the aggregator's people sent.
+"""Set this site up from INVITE, the file that the aggregator's people sent.
 
 Asks for the folder's password without echo, unless --password-file, DROPFED_PASSWORD, a systemd credential called
-password, or INVITE gives it; it is kept in WORK/password, unless systemd will give it to `run` too.
+password, or INVITE gives it. The password is kept in WORK/password, unless systemd will give it to `run` too.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ from site_client.setup import joined, read_invite, require_unused, settings_of
 @click.command(help=__doc__)
 @click.argument("invite", type=click.Path(path_type=Path))
 @WORK
-@click.option("--data", metavar="TASK=DIR", multiple=True, help="This hospital's images for a task; for each task one.")
-@click.option("--url", help="Where the folder is reached from here, if not as the invite says.")
+@click.option("--data", metavar="TASK=DIR", multiple=True, help="This hospital's images for a task; once per task.")
+@click.option("--url", help="The folder's address from here, if it is not the invite's.")
 @click.option("--user", help="User name for the folder, if the invite's is wrong. For a public link: its token.")
 @click.option(
     "--ca-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Trust this certificate authority."
 )
-@click.option(
-    "--password-file", type=click.Path(path_type=Path, exists=True), help="Take the password from this file's text."
-)
+@click.option("--password-file", type=click.Path(path_type=Path, exists=True), help="Read the password from this file.")
 def command(
     invite: Path,
     *,

@@ -1,6 +1,6 @@
-"""Move what is new between the server and the directory that the daemon works in, where it has no network.
+"""Move what is new between the server and the directory in which a daemon without a network works.
 
-site.yaml's `exchange` names that directory. Ctrl-C or TERM ends it cleanly; the next start goes on.
+`exchange` in site.yaml names that directory. Ctrl-C or TERM ends the command cleanly; the next start goes on.
 """
 
 from __future__ import annotations

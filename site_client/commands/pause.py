@@ -1,6 +1,7 @@
-"""Have the daemon do nothing until `resume`: read nothing, train nothing, send nothing but its heartbeat.
+"""Have the daemon do nothing until `resume` but send its heartbeat.
 
-Training or a transfer in progress is interrupted, and repeated or resumed later.
+It reads nothing, trains nothing and sends nothing else. Training or a transfer in progress is interrupted, and repeated
+or resumed later.
 """
 
 from __future__ import annotations

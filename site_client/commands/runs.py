@@ -1,4 +1,4 @@
-"""List the runs that were offered to this site, the newest first: what it answered, and what each came to."""
+"""List the runs offered to this site, the newest first: its answer to each, and how each ended."""
 
 from __future__ import annotations
 

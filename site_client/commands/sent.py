@@ -1,6 +1,6 @@
-"""Show what left this hospital: every file with its hash, what it answers, and whether the folder has it.
+"""Show what left this hospital: each file, its hash, what it answers, whether the folder has it.
 
-Read from the work directory alone; no daemon needs to run.
+The command reads the work directory alone; no daemon needs to run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from site_client.sent import sent_text
 
 @click.command(help=__doc__)
 @WORK
-@click.option("--since", metavar="DATE|DAYS", help="Only what was signed since a date, or in so many days.")
-@click.option("--json", "as_json", is_flag=True, help="For scripts; with every tensor's name and shape.")
+@click.option("--since", metavar="DATE|DAYS", help="Only what was signed since a date, or in the last so many days.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; with every tensor's name and shape.")
 def command(work: Path, since: str | None, as_json: bool) -> None:
     show(all_sent(work, since), sent_text, as_json=as_json)

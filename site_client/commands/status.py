@@ -1,4 +1,4 @@
-"""Show where this site stands: what it waits for, since when, what comes next, what is on its way, its limits."""
+"""Show what this site waits for and since when, what comes next, its transfers and its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Leave RUN for good, after this site agreed to it; before that, decline it. What it gave stays in the run."""
+"""Leave RUN for good. What this site gave stays in the run.
+
+If this site has not agreed to RUN yet, this declines it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from site_client.store import Decision, decision, write_decision
 @click.option(
     "--reason",
     default="",
-    help="Why, in one sentence, which stays for good: name no person. Whoever reads the folder or an audit sees it.",
+    help="Why, in one sentence. It stays for good, and whoever reads the folder or an audit sees it: name no person.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(run: str, work: Path, reason: str, yes: bool) -> None:

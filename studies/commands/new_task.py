@@ -1,6 +1,7 @@
 """Write a small project for a task of your own, NAME, into the folder NAME: a plug-in with its tests.
 
-It reads images, draws synthetic ones, has a score of its own and a run to begin with. `make test` there passes at once.
+The project reads images, draws synthetic ones, has a score of its own and a run to begin with. `make test` there passes
+at once.
 """
 
 from __future__ import annotations

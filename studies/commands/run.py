@@ -19,12 +19,16 @@ from studies.play import play_study
 @click.command(help=__doc__)
 @click.argument("study_yaml", type=FILE_HERE)
 @click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="Where results go (default: beside it)."
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the results (default: beside STUDY_YAML).",
 )
 @click.option(
     "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Processes, or Ray tasks."
 )
-@click.option("--at-a-time", type=click.IntRange(min=1), help="Cells at a time (default: what this machine bears).")
+@click.option(
+    "--at-a-time", type=click.IntRange(min=1), help="Cells to play at a time (default: as many as this machine bears)."
+)
 def command(study_yaml: Path, output: Path | None, engine: Literal["local", "ray"], at_a_time: int | None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not play_study(study_yaml, output, engine, at_a_time):

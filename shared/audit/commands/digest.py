@@ -1,7 +1,7 @@
 """Show the closing digest of RUN, one number over all its manifests, to compare on paper.
 
-With --check exit 1 if these manifests are not those that were signed, or there are findings; exit 2 if the statement is
-about another run, or also covers folders that are not here.
+With --check: exit 1 if these manifests are not those that were signed, or if there are findings; exit 2 if the
+statement is about another run, or also covers folders that are not here.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ KEY_BYTES = 80  # more than a file with a key has
 
 @click.command(help=__doc__)
 @click.argument("run")
-@click.option("--sign", "key_file", type=click.Path(path_type=Path), help="Sign it with the key in this file.")
-@click.option("--output", type=click.Path(path_type=Path), help="Where the signed statement goes.")
-@click.option("--check", "signed", type=FILE_HERE, help="Compare a signed statement.")
+@click.option("--sign", "key_file", type=click.Path(path_type=Path), help="Sign the digest with the key in this file.")
+@click.option("--output", type=click.Path(path_type=Path), help="File to write the signed statement to.")
+@click.option("--check", "signed", type=FILE_HERE, help="Compare with the signed statement in this file.")
 @click.option("--signer", metavar="HEX", help="The public key that must have signed it: what `make-key` printed.")
 @on_folders
 def command(

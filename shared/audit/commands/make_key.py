@@ -1,4 +1,4 @@
-"""Make a signing key of your own in FILE, for `digest --sign`; print its public half, for who checks."""
+"""Make a signing key of your own in FILE, for `digest --sign`; print its public half, for those who check."""
 
 from __future__ import annotations
 

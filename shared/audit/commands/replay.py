@@ -1,7 +1,7 @@
 """Compute the tolerance decisions, weights and models of RUN again, and compare.
 
-With the aggregator's held-out images the scores too. What cannot be computed from the folders is said, and why.
-Exit 1 if anything differs.
+With the aggregator's held-out images, compute the scores too. What cannot be computed from the folders is named, with
+the reason. Exit 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ from shared.plugin_options import PluginOptions, plugin_options
 
 @click.command(help=__doc__)
 @click.argument("run")
-@click.option("--heldout", type=FOLDER_HERE, help="Held-out images.")
-@click.option("--weights", type=FOLDER_HERE, help="Published weights that sites took from their own copy, for scores.")
+@click.option("--heldout", type=FOLDER_HERE, help="The aggregator's held-out images.")
+@click.option(
+    "--weights",
+    type=FOLDER_HERE,
+    help="Folder of published weights that sites took from their own copy; scores need them.",
+)
 @click.option("--threads", type=click.IntRange(1, 256), default=1, help="CPU threads for scores (default 1).")
 @plugin_options("the run names", minutes=720.0)
 @on_folders

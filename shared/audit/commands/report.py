@@ -1,6 +1,7 @@
-"""Write a page that an ethics board can read: who, what, when, consents, outcomes, what never left, findings.
+"""Write a page that an ethics board can read.
 
-It is one file that loads nothing. Exit 1 if there are findings, which the page shows.
+It shows who, what, when, consents, outcomes, what never left, and findings. It is one file that loads nothing. Exit 1
+if there are findings.
 """
 
 from __future__ import annotations

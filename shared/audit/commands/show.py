@@ -17,7 +17,7 @@ from shared.errors import ConfigurationError
 
 @click.command(help=__doc__)
 @click.argument("which", metavar="ROUND")
-@click.option("--run", metavar="RUN", help="The run, where ROUND is a number and there are several.")
+@click.option("--run", metavar="RUN", help="The run, if ROUND is a number and there are several runs.")
 @on_folders
 def command(which: str, run: str | None, archive: Archive, key: str | None, as_json: bool) -> None:
     named, _, number = which.rpartition("/")

@@ -1,6 +1,6 @@
-"""Show every message in order: when, who, what, how large, under which key, what it answers, what came of it.
+"""Show every message in order: when, who, what, how large, which key, what it answers, its outcome.
 
-Times are by each sender's own clock, and inform only; the order is that of the chains.
+Times come from each sender's own clock and only inform; the order is that of the chains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check every signature, hash, chain, name and content.
 
-Exit 0 and one summary line when all holds; exit 1 and one line per finding otherwise, and how much else holds; exit 2
-when it could not be checked.
+Exit 0 with one summary line if everything holds. Otherwise exit 1 with one line per finding, and how much else holds.
+Exit 2 if it could not be checked.
 """
 
 from __future__ import annotations
