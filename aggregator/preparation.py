@@ -28,6 +28,7 @@ from aggregator.configuration import (
 from aggregator.facts import is_owed_end
 from aggregator.largest_site import about_largest_site
 from aggregator.same_images import begun_with, divides_alike
+from aggregator.setup import kept_encryption_key
 from aggregator.site import open_ledger, read_invite
 from aggregator.store import RunStore, ToldByCode, runs_in
 from aggregator.warm_start import load_start
@@ -36,7 +37,7 @@ from shared.errors import ActionRequiredError, ConfigurationError, DataError, Pl
 from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.encoding import weights_bytes
-from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
+from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import Kind
 from shared.exchange.reading import check_record, parse_yaml
 from shared.exchange.records.run import USUAL_TOLERANCE, BelowLast, Cosine, Plugin, RunConfiguration
@@ -634,26 +635,26 @@ def _open_runs(work: Path, run: RunConfiguration, run_yaml: Path, sites: Iterabl
 def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorConfiguration) -> list[str]:
     """Return what stands in the way of reaching the run's sites, as far as this machine knows without asking them."""
     problems: list[str] = []
-    _found(problems, lambda: SigningKey.at(work / KEY_FILE))
+    key = _found(problems, lambda: SigningKey.at(work / KEY_FILE))
+    encryption_key = _found(problems, lambda: kept_encryption_key(work))
+    has_keys = not problems
     for name, access in sorted(configuration.sites.items()):
         if name in run.sites:
             _found(problems, partial(open_folder, work, access))
             _found(problems, partial(read_invite, work, name))
-            _found(problems, partial(_require_keys, work, run, name))
+            if key is not None and has_keys:
+                _found(problems, partial(_require_keys, work, run, name, key, encryption_key))
     return problems
 
 
-def _require_keys(work: Path, run: RunConfiguration, site: str) -> None:
-    """Check that this machine has the key that a site, if it is enrolled, knows, and both those of an encrypted run.
+def _require_keys(work: Path, run: RunConfiguration, site: str, key: SigningKey, own: EncryptionKey | None) -> None:
+    """Check that the keys here are those that a site, if it is enrolled, knows: of an encrypted run both.
 
     Raises:
         ConfigurationError: one has shown no key.
         ActionRequiredError: a key that this machine has shown is not here.
     """
-    if not (work / KEY_FILE).exists():
-        return
-    own = EncryptionKey.found_at(work / ENCRYPTION_KEY_FILE) if run.encrypt != "none" else None
-    ledger = open_ledger(work / "sites" / site, key=SigningKey.at(work / KEY_FILE).public, encryption_key=own)
+    ledger = open_ledger(work / "sites" / site, key=key.public, encryption_key=own)
     if ledger is not None and run.encrypt != "none":
         ledger.require_keys(run.run)
 

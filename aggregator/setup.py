@@ -160,15 +160,24 @@ def settle(
     return made
 
 
-def encryption_key(work: Path) -> EncryptionKey:
-    """Return this machine's encryption key, made when it is first asked for.
+def kept_encryption_key(work: Path) -> EncryptionKey | None:
+    """Return this machine's encryption key, or None if none was made yet.
 
     Raises:
         ActionRequiredError: it is missing, and sites know it.
     """
     written = (path.read_bytes() for path in work.glob(f"sites/*/{MIRROR}/{FEDERATION}"))
     is_known = any(open_federation(content, aggregator_key=None).aggregator_encryption_key for content in written)
-    return (EncryptionKey.at if is_known else EncryptionKey.made_at)(work / ENCRYPTION_KEY_FILE)
+    return (EncryptionKey.at if is_known else EncryptionKey.found_at)(work / ENCRYPTION_KEY_FILE)
+
+
+def encryption_key(work: Path) -> EncryptionKey:
+    """Return this machine's encryption key, made when it is first asked for.
+
+    Raises:
+        ActionRequiredError: it is missing, and sites know it.
+    """
+    return kept_encryption_key(work) or EncryptionKey.made_at(work / ENCRYPTION_KEY_FILE)
 
 
 def _extended(path: Path, configuration: AggregatorConfiguration, sites: Mapping[str, SiteAccess]) -> bytes:

@@ -127,7 +127,7 @@ def run_key(own: EncryptionKey | None, federation: Federation, card: SiteCard, r
 
     Raises:
         ConfigurationError: there is none, because a side has shown no key.
-        ActionRequiredError: ``own`` is neither of the two that were shown.
+        ActionRequiredError: ``own`` is None, or neither of the two that were shown.
     """
     site, (aggregators, sites) = card.site, (federation.aggregator_encryption_key, card.encryption_key)
     if aggregators is None or sites is None:
@@ -139,8 +139,8 @@ def run_key(own: EncryptionKey | None, federation: Federation, card: SiteCard, r
         )
     if own is None or own.public not in (aggregators, sites):
         raise ActionRequiredError(
-            f"run {run} is encrypted, and the private key here is not the one that {site} and the aggregator know: put "
-            "the very encryption.key back from a backup, another will not do"
+            f"run {run} is encrypted, and {ENCRYPTION_KEY_FILE} here is missing, or another than {site} and the "
+            f"aggregator know: put the very {ENCRYPTION_KEY_FILE} back from a backup, another will not do"
         )
     try:
         shared = own.shared_with(sites if own.public == aggregators else aggregators)

@@ -121,8 +121,17 @@ def test_a_site_without_a_key_is_told_of_at_launch(tmp_path: Path) -> None:
 def test_a_lost_key_is_not_made_anew(tmp_path: Path) -> None:
     federation = ended(tmp_path, "weights")
     (federation.aggregator / "encryption.key").unlink()
-    with pytest.raises(ConfigurationError, match=r"put the very encryption\.key back"):
-        prepare_daemon(federation.aggregator, federation.aggregator / "RUN.yaml", threading.Event())
+    run_yaml = federation.aggregator / "RUN.yaml"
+    as_it_was = run_yaml.read_text()
+    assert "encrypt: weights" in as_it_was
+    for text in (as_it_was, as_it_was.replace("encrypt: weights", "encrypt: none")):
+        run_yaml.write_text(text)
+        with pytest.raises(ConfigurationError) as refusal:
+            prepare_daemon(federation.aggregator, run_yaml, threading.Event())
+        assert [p for p in refusal.value.problems if "encryption.key" in p] == [
+            f"{federation.aggregator / 'encryption.key'} is missing: put this very key back from a backup, another "
+            "will not do"
+        ]
     with pytest.raises(ActionRequiredError, match=r"encryption\.key is missing: put this very key back"):
         encryption_key(federation.aggregator)
 
