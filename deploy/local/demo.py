@@ -25,7 +25,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from aggregator.new_run import Answers, filled_in
 from aggregator.report import find_model, report_text
@@ -296,12 +296,18 @@ def _finish(scenario: Scenario, run: RunConfiguration, alone: Alone, seconds: fl
     told = [name for name in _COLUMNS if any(score[name] is not None for score in scores.values())]
     last = " and ".join(_COLUMNS[name] for name in ("theta", "weight") if name in told)
     console.print(f"{compared.caption}; {last} of the last training round")
-    table = Table(*compared.header[:1])
-    for name in (*compared.header[1:], *(_COLUMNS[name] for name in told)):
-        table.add_column(name, justify="right")
-    for site, *cells in ([cell.text for cell in row] for row in compared.shown):
-        others = scores.get(site, {})
-        table.add_row(site, *cells, *(_shown(others.get(name)) for name in told))
+    rows = [
+        [*(cell.text for cell in row), *(_shown(scores.get(row[0].text, {}).get(name)) for name in told)]
+        for row in compared.shown
+    ]
+    site, *header = (*compared.header, *(_COLUMNS[name] for name in told))
+    table = Table(Column(site, overflow="fold"))
+    for number, name in enumerate(header, start=1):
+        # Headers take further lines, so that each site keeps to one on a terminal of 80 columns.
+        width = max(map(len, (*name.split(), *(row[number] for row in rows))))
+        table.add_column(name, width=width, justify="right")
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
     for note in compared.notes:
         console.print(f"{note}.", markup=False, soft_wrap=True)
