@@ -250,8 +250,8 @@ def waiting_text(work: Path, store: RunStore, known: dict[str, Mirror | None]) -
 
 
 def _told_software(there: str | None, here: str) -> str:
-    """Return which dropfed a site works with, and what to do if another than this one does not go well with it."""
-    if there is None or release(there) == release(here):
+    """Return which software a site works with, and what to do if another dropfed does not go well with this one."""
+    if there is None or release(there) == release(here) or there.partition(" ")[0] != here.partition(" ")[0]:
         return there or "not reported"
     return f"{there}, and here {here}: the older one may refuse what the newer asks; update both to one version"
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from shared.exchange.records.answers import Quantiles, Reliability
 from shared.exchange.records.run import RoundConfiguration
-from shared.exchange.records.values import most
+from shared.exchange.records.values import FEWER_THAN, most
 from shared.exchange.tables import (
     ALONE,
     DECIMALS,
@@ -27,6 +27,7 @@ from shared.exchange.tables import (
     Split,
     difference_of,
     error_of,
+    in_order,
     is_error,
     write_metrics,
 )
@@ -44,7 +45,7 @@ FEWEST_GROUPS = 3
 
 def count_text(images: int, policy: Policy) -> str:
     """Return a number of images as it may leave the hospital."""
-    return str(images) if images >= policy.minimum_count else f"fewer than {max(policy.minimum_count, 2)}"
+    return str(images) if images >= policy.minimum_count else f"{FEWER_THAN}{max(policy.minimum_count, 2)}"
 
 
 def told_images(images: int, policy: Policy) -> int:
@@ -178,7 +179,7 @@ class ScoreTable:
     def content(self) -> bytes:
         names = {name for row in self._rows for name in row.scores}
         return write_metrics(
-            [replace(row, scores={name: row.scores.get(name) for name in names}) for row in self._rows]
+            [replace(row, scores={name: row.scores.get(name) for name in names}) for row in in_order(self._rows)]
         )
 
     def _told(self, name: str, score: Score) -> Score:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shared.exchange.records.surveys import QUANTILES, Cells, Figure, Spread, figure_text
-from shared.exchange.records.values import fewest, most
+from shared.exchange.records.values import FEWER_THAN, fewest, most
 
 Key = TypeVar("Key")
 
@@ -79,9 +79,9 @@ def count(number: int, least: int, earlier: Iterable[str] = ()) -> str:
         earlier: what left before, about some of the same images; where that is close, it says no more than that.
     """
     if 0 < number < least:
-        return f"fewer than {max(least, 2)}"
+        return f"{FEWER_THAN}{max(least, 2)}"
     close = [most(told) for told in earlier if fewest(told) and 0 < difference(number, told) < least]
-    return f"fewer than {min(*close, MOST_SAID - least) + least}" if close else rounded(number)
+    return f"{FEWER_THAN}{min(*close, MOST_SAID - least) + least}" if close else rounded(number)
 
 
 def rounded(number: int) -> str:

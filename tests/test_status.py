@@ -148,6 +148,12 @@ def test_the_versions_of_both_ends_are_told_and_compared(
     assert f"\nsoftware: {ours}; the aggregator's: not reported" in site_says(run)
     run.heartbeat.beat("waiting", run.site, now=True)
     assert b"software" not in status.read_bytes()
+    card = work / "mirror" / names.SITE_CARD
+    of_ours, key = card.read_bytes(), SigningKey.at(run.drop.parent / "north" / "signing.key")
+    card.write_bytes(key.sign(json.loads(of_ours)["body"] | {"software": "a site of another make, 9.9"}))
+    (work / names.STATUS).unlink(missing_ok=True)
+    assert "\n      software: a site of another make, 9.9\n" in aggregator_says(run), "no version of ours"
+    card.write_bytes(of_ours)
     for there, is_told in (("0.2.99", False), ("0.9.0", True), ("1.0.0rc1", True)):
         with monkeypatch.context() as patch:
             patch.syspath_prepend(another_version(tmp_path, there))

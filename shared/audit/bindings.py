@@ -32,9 +32,9 @@ from shared.exchange.records.run import BelowLast, RoundConfiguration, RunConfig
 from shared.exchange.records.values import decimal_text, fewest, most
 from shared.exchange.records.verdicts import CameLate, FinalCard, Verdict
 from shared.exchange.records.wire import PLAIN
-from shared.exchange.tables import epsilon_in, require_learning_rate
+from shared.exchange.tables import EPSILON, MetricsRow, epsilon_in, require_learning_rate
 from shared.exchange.trust import Message
-from shared.learning.answers import REASONS, SOUND, UNANSWERED, comparison, limit_below
+from shared.learning.answers import LIMIT_DECIMALS, REASONS, SOUND, UNANSWERED, comparison, limit_below
 from shared.learning.choice import received_rows, validation_means
 from shared.learning.combinations import open_rule
 from shared.learning.methods import terms_class
@@ -93,12 +93,19 @@ def _update(reading: Reading, message: Message, run: RunConfiguration) -> Iterat
             )
     elif table and not any((row.epoch, row.split) == (0, "validation") for row in table):
         yield names.METRICS, "does not tell how the received model did on the validation images"
+    if run.privacy is not None and any(_tells_training(row) for row in table):
+        yield names.METRICS, "tells what was measured on training images, and the run is private"
     consent = reading.consent(run.run)
     if consent is not None and reading.opened.protocol > 1:  # until then images could be added while a run went on
         for split, told in sorted({(row.over, row.images) for row in table}):
             agreed = consent.images.get(split, "0")
             if fewest(told) > most(agreed):  # fewer there may be: of what was lost since, nothing is told
                 yield names.METRICS, f"tells of {told} {split} images, and the consent of {agreed}"
+
+
+def _tells_training(row: MetricsRow) -> bool:
+    is_told = any(value is not None for name, value in row.scores.items() if name != EPSILON)
+    return row.split == "train" and (is_told or row.loss is not None)
 
 
 # --- verdicts ----------------------------------------------------------------------------------------------
@@ -152,6 +159,8 @@ def _by_tolerance(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
             yield f"tells the tolerance {told} in the closing round, where no model is scored"
     elif told is None or finite(told) > limit_below(1.0, run.tolerance):
         yield f"tells the tolerance {told}, and the run's is {run.tolerance.below_last} below a score"
+    elif round(finite(told), LIMIT_DECIMALS) != finite(told):
+        yield f"tells the tolerance {told}, which is not rounded to {LIMIT_DECIMALS} decimals"
 
 
 def _limit(verdict: Verdict, run: RunConfiguration) -> float | None:
@@ -293,6 +302,11 @@ def _of_its_run(card: FinalCard, run: RunConfiguration) -> Iterator[str]:
     named = {site for sites in card.took_part.values() for site in sites} | card.epsilon.keys()
     if strangers := sorted(named - set(run.sites)):
         yield f"names {', '.join(strangers)}, no site of the run"
+    for number, sites in card.took_part.items():
+        if sites != sorted(set(sites)):
+            yield f"does not name each site once, and by name, in round {number}"
+    if card.took_part.get(str(last + 1)):
+        yield "says that a site took part in the closing round"
     if card.epsilon and run.privacy is None:
         yield "tells an ε, and the run is not private"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -113,8 +113,8 @@ class Reading(Ledger):
             self.card = self._read_card(self.federation)
             self.site = self._followed(_peer(self.federation, self.federation.site, self.federation.site_key))
             self.aggregator = self._followed(_peer(self.federation, AGGREGATOR, self.federation.aggregator_key))
-            self._read_surveys(is_early=self.federation.protocol == 1)
-            self._read_status(self.federation)
+            self._read_surveys()
+            self._read_status()
             self._leave_out_later_kinds(self.federation)
             listing.strangers -= self._unfinished()
             self._read_messages()
@@ -246,8 +246,8 @@ class Reading(Ledger):
         return b"".join(decrypted(BytesIO(content), said, path))
 
     @property
-    def tells_rounded(self) -> bool:
-        return self.opened.protocol > 1
+    def is_early(self) -> bool:
+        return self.opened.protocol == 1
 
     def parsed(self, content: bytes, kind: type[AnyPayload], path: str) -> AnyPayload:
         """Return a record by what its file says, in the protocol of the folder.
@@ -256,7 +256,7 @@ class Reading(Ledger):
             RejectedError: it is not well-formed.
         """
         in_json, in_yaml = open_record, open_yaml
-        if self.opened.protocol == 1:
+        if self.is_early:
             in_json, in_yaml = protocol_1.open_record, protocol_1.open_yaml
         return (in_yaml if path.endswith(".yaml") else in_json)(content, kind, path)
 
@@ -376,8 +376,11 @@ class Reading(Ledger):
 
     def ending(self, run: str) -> Ending | None:
         """Return how a run ended in this folder; None while it goes on, as far as can be read."""
-        consent = self.consent(run)
-        return ending(run, self.messages.values(), agreed=consent.agrees if consent else None)
+        consent, ref = self.consent(run), MessageRef("consent", run)
+        is_readable = self.has(ref, names.CONSENT) and not self.is_hidden(ref, names.CONSENT)
+        # One that does not hold counts as a no (protocol 10.1).
+        agreed = consent.agrees if consent else False if is_readable else None
+        return ending(run, self.messages.values(), agreed=agreed)
 
     def hides(self, run: str) -> bool:
         """Return whether some file of a run is encrypted, and no key opens it."""
@@ -401,7 +404,7 @@ class Reading(Ledger):
     def configuration(self, run: str) -> RunConfiguration | None:
         """Return the run's configuration, as signed with the offer; None if it is invalid, which becomes a finding."""
         found = self._once(MessageRef("offer", run), RunConfiguration)
-        if found is None or self.opened.protocol > 1:
+        if found is None or not self.is_early:
             return found
         try:
             return protocol_1.as_today(found)
@@ -484,12 +487,12 @@ class Reading(Ledger):
                 self.handovers[path] = side.handovers[-1]
         return side
 
-    def _read_surveys(self, *, is_early: bool) -> None:
+    def _read_surveys(self) -> None:
         """Take each survey, in the order of their numbers, and the site's answer to it."""
         for path in sorted(path for path in self.sizes if names.is_survey(path) or names.is_sheet(path)):
-            if is_early:
+            if self.is_early:
                 self.find(path, "is a file that does not belong here")
-        for path in sorted(filter(names.is_survey, () if is_early else self.sizes)):
+        for path in sorted(filter(names.is_survey, () if self.is_early else self.sizes)):
             number = whole(path[-9:-5].lstrip("0"))
             if number > 1 and names.survey_path(number - 1) not in self.sizes:
                 self.find(names.survey_path(number - 1), "is missing, and a later survey is there")
@@ -499,29 +502,30 @@ class Reading(Ledger):
                 self.surveys[path] = survey = self.aggregator.open_survey(content, number)
                 self.keys_of_surveys[path] = open_signed(content)[1]
                 self._read_sheet(survey, digest_of(content))
-        for path in sorted(filter(names.is_sheet, () if is_early else self.sizes)):
+        for path in sorted(filter(names.is_sheet, () if self.is_early else self.sizes)):
             if path not in self.surveys and names.survey_path(whole(path[-9:-5].lstrip("0"))) not in self.surveys:
                 self.find(path, "answers a survey that is missing or does not hold")
 
     def _read_sheet(self, survey: Survey, digest: str) -> None:
         path = names.sheet_path(survey.number)
-        if path in self.sizes and (content := self._read(path, survey.created)) is not None:
-            with self.looking_at(path, survey.created):
+        if path in self.sizes and (content := self._read(path)) is not None:
+            with self.looking_at(path):
                 self.surveys[path] = self.site.open_sheet(content, survey, digest)
                 self.keys_of_surveys[path] = open_signed(content)[1]
 
-    def _read_status(self, federation: Federation) -> None:
+    def _read_status(self) -> None:
         if isinstance(self.folder, MirroredFolder) and names.STATUS not in self.sizes:
             return  # the aggregator never needed it
-        content = self._read(names.STATUS, federation.created)
+        content = self._read(names.STATUS)
         if content is not None:
-            with self.looking_at(names.STATUS, federation.created):
+            with self.looking_at(names.STATUS):
                 self.status = self.site.open_status(content)
 
     def _unfinished(self) -> set[str]:
         """Return the files of writes that were cut off before their MOVE, or are going on now: the audit ignores them.
 
-        That is a copy of the file that it was to become or, as that one is overwritten, a heartbeat signed by the site.
+        Each is the file that it was to become, or the beginning of it (protocol 2.2), so that nothing can hide there.
+        One of a heartbeat, which is overwritten, may be another heartbeat that the site signed.
         """
         found = set()
         refs = {ref.manifest: ref for ref in self.by_ref}
@@ -542,11 +546,14 @@ class Reading(Ledger):
             return True
         except RejectedError:
             return False
+        with suppress(NotFoundError, RejectedError):
+            if self.read(name).startswith(content):
+                return True
+        if name != names.STATUS:
+            return False
         try:
-            if name != names.STATUS:
-                return content == self.read(name)
             self.site.open_status(content)
-        except (NotFoundError, RejectedError):
+        except RejectedError:
             return False
         return True
 

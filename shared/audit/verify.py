@@ -131,11 +131,11 @@ class _Verification:
             find_loose_records(reading)
             for sender in (AGGREGATOR, federation.site):
                 self._check_chain(sender)
-            self._check_order(self._check_replies())
+            order = self._check_order(self._check_replies())
             self._check_withdrawals()
             for path, sender, head in reading.reported_heads():
                 self._check_head(sender, head, path)
-            self._check_unsigned(reading.status)
+            self._check_unsigned(reading.status, order)
             self._note_to_come(federation.site)
         self._audit.findings = sorted(set(reading.findings))
         about = {finding.file for finding in self._audit.findings}
@@ -228,10 +228,11 @@ class _Verification:
         if (fault := replies.fault(message.ref, message.manifest.in_reply_to)) is not None:
             self._find_in(message, fault)
 
-    def _check_order(self, replies: Replies) -> None:
+    def _check_order(self, replies: Replies) -> Order:
         """Check that the aggregator's messages of a run come in one order, and rounds of two runs never interleave.
 
-        What follows a gap in the chain, which is a finding, is in no order that could be told.
+        What follows a gap in the chain, which is a finding, is in no order that could be told. What comes next is told
+        by the order that is returned.
 
         Args:
             replies: with all messages taken.
@@ -244,6 +245,7 @@ class _Verification:
                 self._find_in(message, fault)
             order.take(message.ref)
             before = message.head
+        return order
 
     def _check_withdrawals(self) -> None:
         for ref, withdrawal in self._messages.items():
@@ -286,8 +288,8 @@ class _Verification:
             told = f"message {last}" if first == last else f"messages {first} to {last}"
             self._audit.in_progress.append(f"{told} of {site}")
 
-    def _check_unsigned(self, status: Status | None) -> None:
-        """Check for messages without a manifest: each is being sent, or its manifest was removed."""
+    def _check_unsigned(self, status: Status | None, order: Order) -> None:
+        """Check for messages without a manifest: each is being sent, or its manifest was removed, or it is none."""
         by_ref = self._reading.by_ref
         for is_from_site in (True, False):
             unsigned = [
@@ -303,7 +305,7 @@ class _Verification:
             may_be_on_its_way = len(unsigned) == 1 and newest == len(known) and is_unknown
             for ref in unsigned:
                 self._check_unnamed(ref, by_ref[ref])
-                if may_be_on_its_way and not self._must_be_whole(ref):
+                if may_be_on_its_way and self._may_come_next(ref, order) and not self._must_be_whole(ref):
                     self._audit.in_progress.append(ref.path)
                 else:
                     beside = f"the {sender}'s files beside it are not signed" if by_ref[ref] else "its folder is empty"
@@ -318,6 +320,18 @@ class _Verification:
                 self._find(path, "is a file that does not belong here")
             elif not names.is_weights(due) and (size := self._reading.sizes[path]) > most:
                 self._find(path, f"has {size} bytes, at most {most} are expected")
+
+    def _may_come_next(self, ref: MessageRef, order: Order) -> bool:
+        """Return whether the message at ``ref`` may come next, by those that are here (protocol 6.1)."""
+
+        def has_left(run: str) -> bool:
+            return MessageRef("withdrawal", run) in self._messages
+
+        if ref.is_from_site:
+            return ref.answers in self._messages and not has_left(ref.run)
+        run = self._reading.configuration(ref.run)
+        is_a_round_of_it = run is None or ref.round_no <= run.rounds + 1
+        return is_a_round_of_it and order.fault(ref, has_left) is None
 
     def _must_be_whole(self, ref: MessageRef) -> bool:
         """Return whether a message of the aggregator's says that the one at ``ref`` was whole.

@@ -89,9 +89,9 @@ class Ledger(ABC):
             return None
 
     @property
-    def tells_rounded(self) -> bool:
-        """Whether losses and scores must be rounded here, as they are since protocol 2."""
-        return True
+    def is_early(self) -> bool:
+        """Whether the folder is of protocol 1, which a daemon's never is."""
+        return False
 
     def table(self, run: str, round_no: int) -> list[MetricsRow]:
         """Return the table of the site's answer in a round; empty where there is no answer, or none that opens.
@@ -106,7 +106,7 @@ class Ledger(ABC):
         try:
             with held_against(ref.path):
                 content = self.content(ref, METRICS)
-                return read_metrics(content, f"{ref.path}/{METRICS}", is_rounded=self.tells_rounded)
+                return read_metrics(content, f"{ref.path}/{METRICS}", is_early=self.is_early)
         except NotFoundError:
             return []
 

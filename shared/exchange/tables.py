@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +21,7 @@ from shared.doors.numbers import finite, whole
 from shared.errors import RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.records.run import FIXED_COLUMNS, Range
-from shared.exchange.records.values import COUNT_TEXT, SCORE_COLUMN, decimal_text
+from shared.exchange.records.values import COUNT_TEXT, FEWER_THAN, LARGEST_COUNT, SCORE_COLUMN, decimal_text
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -81,17 +81,22 @@ class MetricsRow:
                 return split
 
 
+def in_order(rows: Iterable[MetricsRow]) -> list[MetricsRow]:
+    """Return the rows of a table in their order: by epoch, and within it as the splits are measured."""
+    return sorted(rows, key=lambda row: (row.epoch, _splits_of(row.epoch).index(row.split)))
+
+
 def write_metrics(rows: list[MetricsRow]) -> bytes:
     """Return the CSV bytes of at least one row, all with the same score columns."""
     names = sorted(rows[0].scores)
     return csv_text.write([[*FIXED_COLUMNS, *names], *(_cells(row, names) for row in rows)])
 
 
-def read_metrics(content: bytes, path: str, *, is_rounded: bool = True) -> list[MetricsRow]:
+def read_metrics(content: bytes, path: str, *, is_early: bool = False) -> list[MetricsRow]:
     """Read a table from the folder: one that has the very bytes that ``write_metrics`` makes of its rows.
 
     Args:
-        is_rounded: whether its losses and scores must be rounded and cut, as they are since protocol 2.
+        is_early: whether it is of protocol 1, in which rows had no order, and nothing was rounded or cut.
 
     Raises:
         RejectedError: too large, another form, an unknown column, or a cell that is not a number where one must be, in
@@ -99,8 +104,10 @@ def read_metrics(content: bytes, path: str, *, is_rounded: bool = True) -> list[
     """
     try:
         rows = _read(content)
-        if is_rounded:
+        if not is_early:
+            _require_order(rows)
             for row in rows:
+                _require_withheld(row)
                 _require_rounded(row)
         return rows
     except Refusal as refusal:
@@ -176,7 +183,7 @@ def require_of_round(
     alone = [row for row in rows if row.split in ALONE.values()]
     if alone and not has_baseline:
         raise RejectedError(path, "scores a model that the site has trained alone, and the run has no baseline")
-    if (round_no == 1 and alone) or any(row.epoch for row in alone):
+    if alone and round_no == 1:
         raise RejectedError(path, "scores a model that the site has trained alone where there is none to score")
 
 
@@ -204,6 +211,25 @@ def _read(content: bytes) -> list[MetricsRow]:
     if write_metrics(rows) != content:
         raise Refusal("it is not written as the protocol writes these rows")
     return rows
+
+
+def _require_order(rows: list[MetricsRow]) -> None:
+    """Check that a table has the rows that it may have in their one order, so that the order tells nothing."""
+    if any(row.split not in _splits_of(row.epoch) for row in rows):
+        raise Refusal("a row is of a split that its epoch does not have")
+    if rows != in_order(rows):
+        raise Refusal("its rows are not in their order")
+
+
+def _splits_of(epoch: int) -> tuple[RowSplit, ...]:
+    """Return the splits that rows of an epoch may be of, in their order."""
+    return ("train", "validation") if epoch else (*RECEIVED_SPLITS, *ALONE.values())
+
+
+def _require_withheld(row: MetricsRow) -> None:
+    told = [name for name, value in row.scores.items() if value is not None and name not in (EPSILON, MICRO_BATCH)]
+    if row.images.startswith(FEWER_THAN) and (told or row.loss is not None):
+        raise Refusal(f"a row of {row.images} images tells {told[0] if told else 'a loss'}")
 
 
 def _require_rounded(row: MetricsRow) -> None:
@@ -251,8 +277,10 @@ def _score(column: str, cell: str, lowest: float, highest: float) -> float | Non
 def _range(column: str) -> tuple[float, float]:
     if column.startswith("kappa") or _DIFFERENCES.fullmatch(column):
         return -1, 1
-    if column == EPSILON or _is_count(column):
-        return 1 if column == MICRO_BATCH else 0, math.inf
+    if column == EPSILON:
+        return 0, math.inf
+    if _is_count(column):
+        return 1 if column == MICRO_BATCH else 0, LARGEST_COUNT
     return (0, 1) if re.fullmatch(_SHARES, column) else (-math.inf, math.inf)
 
 

@@ -125,9 +125,8 @@ def check_update(
     check_form(message, run.wire)
     # 2. The table has no rows but this round's, no columns that nobody described, and the round's learning rate
     #    (protocol 8.3).
-    is_rounded = message.manifest.protocol > 1
     metrics = f"{ref.path}/{names.METRICS}"
-    table = read_metrics(file(names.METRICS).read_bytes(), metrics, is_rounded=is_rounded)
+    table = read_metrics(file(names.METRICS).read_bytes(), metrics, is_early=message.manifest.protocol == 1)
     epochs = epochs_of(run, ref.round_no, method)
     require_of_round(
         table, metrics, round_no=ref.round_no, epochs=epochs, own=run.scores, has_baseline=run.baseline is not None

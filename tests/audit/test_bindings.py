@@ -159,6 +159,10 @@ LIMITS: dict[str, tuple[dict[str, object], str | None]] = {
         {"tolerance": "0.8001"},
         "tells the tolerance 0.8001, and the run's is 0.2 below a score",
     ),
+    "of-five-decimals": (
+        {"tolerance": "0.36785", "reason": "score 0.9000 exceeds the tolerance 0.36785"},
+        "tells the tolerance 0.36785, which is not rounded to 4 decimals",
+    ),
     "above-the-score": ({"tolerance": "0.5", "score": "0.4"}, "says accepted at score 0.4 and tolerance 0.5"),
     "another-than-the-reasons": (
         {"tolerance": "0.5", "reason": "score 0.9000 exceeds the tolerance 0.4"},
@@ -181,7 +185,13 @@ CARDS: dict[str, tuple[dict[str, object], str]] = {
     "chosen-round-77": ({"chosen_round": 77}, "speaks of an aggregate after the last, 1"),
     "validation-of-none": ({"validation": {"1": "0.5", "9": "0.1"}}, "speaks of an aggregate after the last, 1"),
     "round-of-none": ({"took_part": {"1": ["north"], "7": []}}, "speaks of a round that is none of 1 to 2"),
-    "stranger": ({"took_part": {"1": ["north", "east"]}}, "names east, no site of the run"),
+    "stranger": ({"took_part": {"1": ["east", "north"]}}, "names east, no site of the run"),
+    "twice": ({"took_part": {"1": ["north", "north"]}}, "does not name each site once, and by name, in round 1"),
+    "in-another-order": (
+        {"took_part": {"1": ["north", "east"]}},
+        "does not name each site once, and by name, in round 1",
+    ),
+    "closing": ({"took_part": {"1": ["north"], "2": ["east"]}}, "says that a site took part in the closing round"),
     "no-part": ({"took_part": {"1": []}}, "says of north that it took no part in round 1"),
     "part": ({"took_part": {"1": ["north"], "2": ["north"]}}, "says of north that it took part in round 2"),
     "epsilon": ({"epsilon": {"north": "1.0"}}, "tells an ε, and the run is not private"),
@@ -337,10 +347,30 @@ def test_an_answer_about_more_images_than_the_consent_is_found(tmp_path: Path, c
     run.offer_and_consent(rounds=1)
     run.send("round", 1, run.to_site(1), "consent")
     received = MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5})
-    more = replace(received, epoch=1, split=split, images=images)
+    more = replace(received, epoch=0 if split == "test" else 1, split=split, images=images)
+    if images.startswith("fewer"):
+        more = replace(more, loss=None, scores={"dice_mean": None})
     table = write_metrics([received, more])
     run.send("update", 1, run.from_site(1, trains=True) | {names.METRICS: table}, "round")
     assert found(run) == ([] if what is None else [(f"{MessageRef('update', RUN, 1).path}/metrics.csv", what)])
+
+
+@pytest.mark.parametrize("loss", [0.5, None])
+def test_what_was_measured_on_training_images_is_found_in_a_private_run(tmp_path: Path, loss: float | None) -> None:
+    run = Played(tmp_path)
+    private = {"max_grad_norm": 1.0, "delta": 0.001, "noise_multiplier": 1.0}
+    run.offer_and_consent(rounds=1, privacy=private)
+    run.send("round", 1, run.to_site(1), "consent")
+    received = MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5, "epsilon": None})
+    trained = MetricsRow(1, 1, "train", "12", 0.1, loss, {"dice_mean": None, "epsilon": 1.0})
+    run.send(
+        "update",
+        1,
+        run.from_site(1, trains=True) | {names.METRICS: write_metrics([received, trained])},
+        "round",
+    )
+    what = "tells what was measured on training images, and the run is private"
+    assert (what in [told for _, told in found(run)]) == (loss is not None)
 
 
 def test_an_answer_without_the_received_model_is_found(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from PIL import Image
 from safetensors.numpy import save
 
 from shared.audit.contents import looks_like
+from shared.audit.reading import Reading
 from shared.audit.verify import verify
 from shared.exchange import names
 from shared.exchange.names import MessageRef
@@ -302,6 +303,16 @@ def test_a_consent_says_no_more_than_its_keys(record: dict[str, object], what: s
     run.sign_and_publish("consent", 0, {names.CONSENT: canonical(sound | record)})
     ((file, said),) = found(run)
     assert (file, what in said) == (f"{MessageRef('consent', RUN).path}/{names.CONSENT}", True), said
+
+
+def test_a_consent_that_does_not_hold_counts_as_a_no_here_as_at_the_aggregator(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer()
+    content = canonical({"agrees": True, "images": {"train": "12"}, "reason": None, "run": RUN})
+    run.sign_and_publish("consent", 0, {names.CONSENT: content})
+    assert Reading(LocalFolder(run.drop)).ending(RUN) == "declined"
+    (run.drop / MessageRef("consent", RUN).path / names.CONSENT).unlink()
+    assert Reading(LocalFolder(run.drop)).ending(RUN) is None, "nobody can tell"
 
 
 @pytest.mark.parametrize(

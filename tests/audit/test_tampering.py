@@ -304,6 +304,49 @@ def test_a_message_on_its_way_is_no_finding_while_the_run_is_open(tmp_path: Path
     assert (audit.findings, audit.in_progress) == ([], [MessageRef("round", RUN, 2).path])
 
 
+@pytest.mark.parametrize(
+    "path", [names.FEDERATION, names.SITE_CARD, names.STATUS, MessageRef("round", RUN, 1).manifest]
+)
+def test_a_write_that_was_cut_off_is_no_finding_and_hides_nothing(copy: Path, path: str) -> None:
+    content = (copy / path).read_bytes()
+    left = copy / f"{path}.new"
+    try:
+        for end in (0, len(content) // 2, len(content)):
+            left.write_bytes(content[:end])
+            assert findings(copy) == []
+        for other in (content[: len(content) // 2] + b"x", content + b"x", b"x"):
+            left.write_bytes(other)
+            assert [finding.file for finding in findings(copy)] == [f"{path}.new"]
+    finally:
+        left.unlink()
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (MessageRef("consent", "another"), names.CONSENT),
+        (MessageRef("update", "another", 7), names.SITE_MODEL),
+        (MessageRef("round", "another", 7), names.GLOBAL_MODEL),
+        (MessageRef("final", "another"), names.FINAL_MODEL),
+        (MessageRef("update", RUN, 3), names.SITE_MODEL),
+        (MessageRef("round", RUN, 9), names.GLOBAL_MODEL),
+        (MessageRef("verdict", RUN, 2), names.VERDICT),
+        (MessageRef("abort", RUN), names.ABORT),
+    ],
+    ids=lambda value: value.path if isinstance(value, MessageRef) else value,
+)
+def test_what_cannot_come_next_is_on_no_way(tmp_path: Path, place: MessageRef, name: str) -> None:
+    """Else whoever can write in the folder could leave bytes there that nobody signed, and no audit would say so."""
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.round(1, trains=True)
+    (run.drop / place.path).mkdir(parents=True)
+    (run.drop / place.path / name).write_bytes(b"x" * 100)
+    audit = verify(LocalFolder(run.drop))
+    assert [finding.file for finding in audit.findings] == [place.manifest]
+    assert audit.in_progress == []
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "manifest.json.old", "site.safetensors", ".hidden.writing"])
 def test_what_no_message_has_is_found_beside_one_that_is_on_its_way(tmp_path: Path, name: str) -> None:
     run = Played(tmp_path)

@@ -6,6 +6,8 @@ import json
 import pickle
 import re
 import struct
+from dataclasses import replace
+from itertools import islice, permutations
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,7 @@ from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
 from shared.exchange.signing import SigningKey
-from shared.exchange.tables import MetricsRow, read_metrics, write_metrics
+from shared.exchange.tables import MetricsRow, in_order, read_metrics, write_metrics
 from shared.exchange.trust import open_yaml
 from shared.exchange.weights import TensorFile, check_tensors, layout_of, write_tensors
 from shared.folder.durable import hash_file
@@ -316,7 +318,7 @@ def test_one_value_that_is_not_finite_is_poison(
 
 
 def tables(losses: st.SearchStrategy[float], shares: st.SearchStrategy[float]) -> st.SearchStrategy[list[MetricsRow]]:
-    """Tables with these losses and shares, or none."""
+    """Tables with these losses and shares, or none, whose rows are in no order."""
     return st.lists(
         st.builds(
             MetricsRow,
@@ -334,14 +336,41 @@ def tables(losses: st.SearchStrategy[float], shares: st.SearchStrategy[float]) -
     )
 
 
+def as_told(row: MetricsRow) -> MetricsRow:
+    """The row of a split that its epoch has, without scores of too few images."""
+    row = replace(row, split="test" if row.epoch == 0 and row.split == "train" else row.split)
+    row = replace(row, split="train" if row.epoch and row.split == "test" else row.split)
+    return replace(row, loss=None, scores=dict.fromkeys(row.scores)) if row.images == "fewer than 5" else row
+
+
 @given(tables(st.integers(-100_000, 100_000).map(lambda n: n / 10**4), st.integers(0, 10_000).map(lambda n: n / 10**4)))
-def test_a_table_reads_back(table: list[MetricsRow]) -> None:
-    assert read_metrics(write_metrics(table), "metrics.csv") == table
+def test_a_table_reads_back_in_one_order_of_its_rows(table: list[MetricsRow]) -> None:
+    told = {(row.epoch, row.split): replace(row, round_no=1) for row in map(as_told, table)}
+    ordered = in_order(told.values())
+    assert read_metrics(write_metrics(ordered), "metrics.csv") == ordered
+    for other in islice(permutations(ordered), 1, 24):
+        with pytest.raises(RejectedError, match="its rows are not in their order"):
+            read_metrics(write_metrics([*other]), "metrics.csv")
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        ("1,0,train,10,0.1,0.5,0.5,0.1", "a row is of a split that its epoch does not have"),
+        ("1,1,test,10,0.1,0.5,0.5,0.1", "a row is of a split that its epoch does not have"),
+        ("1,1,test_alone,10,0.1,0.5,0.5,0.1", "a row is of a split that its epoch does not have"),
+        ("1,0,test,fewer than 5,0.1,0.5,,", "a row of fewer than 5 images tells a loss"),
+        ("1,0,test,fewer than 5,0.1,,,0.1", "a row of fewer than 5 images tells dice_std"),
+    ],
+)
+def test_a_row_that_no_table_has_is_refused(row: str, wrong: str) -> None:
+    with pytest.raises(RejectedError, match=re.escape(wrong)):
+        read_metrics(f"{HEADER}{row}\n".encode(), "metrics.csv")
 
 
 @given(tables(st.floats(allow_nan=False, allow_infinity=False), st.floats(0, 1)))
 def test_a_table_of_protocol_1_reads_back(table: list[MetricsRow]) -> None:
-    assert read_metrics(write_metrics(table), "metrics.csv", is_rounded=False) == table
+    assert read_metrics(write_metrics(table), "metrics.csv", is_early=True) == table
 
 
 HEADER = "round,epoch,split,images,learning_rate,loss,dice_mean,dice_std\n"
@@ -386,7 +415,7 @@ def test_a_number_of_more_than_four_decimals_or_a_loss_beyond_10_is_refused(row:
     content = f"{HEADER}{row}\n".encode()
     with pytest.raises(RejectedError, match=re.escape(wrong)):
         read_metrics(content, "metrics.csv")
-    assert len(read_metrics(content, "metrics.csv", is_rounded=False)) == 1
+    assert len(read_metrics(content, "metrics.csv", is_early=True)) == 1
 
 
 def test_a_table_has_one_text() -> None:
@@ -423,15 +452,18 @@ def test_a_table_has_one_text() -> None:
         ("kappa", "-1.5", False),
         ("epsilon", "40.0", True),
         ("epsilon", "-1.0", False),
+        ("images_of_3", "999999999.0", True),
+        ("images_of_3", "1000000000.0", False),
+        ("micro_batch", "1e+300", False),
         ("loss_kl", "40.0", True),
     ],
 )
 def test_a_score_is_in_the_range_of_its_column(column: str, value: str, holds: bool) -> None:
     content = f"round,epoch,split,images,learning_rate,loss,{column}\n1,0,test,10,0.1,0.5,{value}\n".encode()
     if holds:
-        assert read_metrics(content, "metrics.csv", is_rounded=False)[0].scores == {column: float(value)}
+        assert read_metrics(content, "metrics.csv", is_early=True)[0].scores == {column: float(value)}
     else:
-        with pytest.raises(RejectedError, match=f"{column} is {value}, which is not in its range"):
+        with pytest.raises(RejectedError, match=re.escape(f"{column} is {value}, which is not in its range")):
             read_metrics(content, "metrics.csv")
 
 

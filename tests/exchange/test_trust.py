@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from shared.doors import Refusal
 from shared.doors.json_text import parse_canonical
@@ -23,6 +24,13 @@ REF = MessageRef("update", "octa-1", 3)
 HEAD = Head(seq=4, digest="aa" * 32)
 REPLY = "bb" * 32
 READER = Peer("retina", "north", "north", NORTH.public)
+
+
+@pytest.mark.parametrize("head", [{"seq": 0, "digest": "aa" * 32}, {"seq": 1, "digest": None}])
+def test_a_head_names_a_message_or_none(head: dict[str, Any]) -> None:
+    """Else a heartbeat could carry 32 bytes of anything where no message is named."""
+    with pytest.raises(ValidationError, match="is null where seq is 0, and nowhere else"):
+        Head.model_validate(head)
 
 
 def manifest(**changes: Any) -> dict[str, Any]:

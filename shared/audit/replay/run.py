@@ -188,7 +188,7 @@ class _Replay:
         if not sent:
             yield lacking(0, what, "no round was sent")
             return
-        if drawn.exists() and all(models.are_what_was_sent(reading, 1) for reading in sent):
+        if run.start is None and drawn.exists() and all(models.are_what_was_sent(reading, 1) for reading in sent):
             models.note(0)
             yield Step(0, what, "same", f"drawn from the run's seed {run.seed}: {entry_of(drawn).sha256}")
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.exchange.forms import text_that
 from shared.exchange.names import MAX_ROUND, Kind, Name
@@ -31,6 +31,12 @@ class Head(Record):
 
     seq: Count = 0
     digest: Digest | None = None
+
+    @model_validator(mode="after")
+    def _names_one_or_none(self) -> Head:
+        if (self.seq == 0) != (self.digest is None):
+            raise ValueError("digest: is null where seq is 0, and nowhere else")
+        return self
 
 
 class Manifest(Record):

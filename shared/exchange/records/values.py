@@ -66,7 +66,9 @@ Software = Annotated[
     ),
 ]
 Time = Annotated[str, AfterValidator(_real_time)]
-COUNT_TEXT = r"0|[1-9][0-9]{0,8}|fewer than ([2-9]|[1-9][0-9]{1,3})"
+FEWER_THAN = "fewer than "
+COUNT_TEXT = rf"0|[1-9][0-9]{{0,8}}|{FEWER_THAN}([2-9]|[1-9][0-9]{{1,3}})"
+LARGEST_COUNT = 999_999_999
 CountText = Annotated[str, StringConstraints(pattern=rf"^({COUNT_TEXT})$")]
 Count = Annotated[int, Field(ge=0)]
 RoundText = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,3})$")]
@@ -90,12 +92,12 @@ bytes.
 
 def most(count: str) -> int:
     """Return the most that a ``CountText`` can mean: of "fewer than 5", 4."""
-    return whole(count.removeprefix("fewer than ")) - count.startswith("fewer than ")
+    return whole(count.removeprefix(FEWER_THAN)) - count.startswith(FEWER_THAN)
 
 
 def fewest(count: str) -> int:
     """Return the fewest that a ``CountText`` can mean: of "fewer than 5", none."""
-    return 0 if count.startswith("fewer than ") else whole(count)
+    return 0 if count.startswith(FEWER_THAN) else whole(count)
 
 
 def _no_truth_value(value: Any) -> Any:
