@@ -15,6 +15,7 @@ from shared.audit.report import LEAVES
 from shared.exchange import names
 from shared.exchange.encryption import Content, EncryptionKey, decrypted, run_key
 from shared.exchange.names import MessageRef, ref_at
+from shared.exchange.readme import KNOWN_TEXTS
 from shared.exchange.records.answers import Consent, Quantiles, Reliability, Withdrawal
 from shared.exchange.records.files import RECORDS
 from shared.exchange.records.messages import Federation, Handover, Manifest, Phase, SiteCard, Status
@@ -25,6 +26,7 @@ from shared.exchange.records.wire import Encrypt, FileEntry, Wire
 from shared.exchange.signing import SigningKey, digest_of, enrolment_code, open_signed
 from shared.exchange.tables import is_declared
 from shared.exchange.trust import Peer
+from shared.folder.capabilities import TEXTS
 from shared.learning.objectives import CrossEntropy, Evidential, Objective
 from shared.learning.schedules import order_of_asking
 from shared.learning.seeds import seed_for
@@ -124,6 +126,14 @@ def test_the_closing_digests_are_the_codes() -> None:
     assert f"alone\n`{tree_digest([example()])}`" in DOCUMENT
     for field in (*Closing.model_fields, *Closing.OfSite.model_fields):
         assert f"`{field}`" in DOCUMENT or f'"{field}"' in DOCUMENT, field
+
+
+def test_the_fixed_texts_are_the_codes() -> None:
+    rows = re.findall(r"^\| (?:[12]|`(?:.*)`) \|(?: .* \|)? ([0-9]+) \| `([0-9a-f]{64})` \|$", DOCUMENT, re.MULTILINE)
+    texts = {*TEXTS, *(text for known in KNOWN_TEXTS.values() for text in known)}
+    assert sorted(rows) == sorted((str(len(text)), digest_of(text)) for text in texts)
+    for text in TEXTS:
+        assert f"| `{text.decode().strip()}` |" in DOCUMENT
 
 
 def test_the_tree_names_every_message_with_its_files() -> None:
