@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from deploy.local import synthetic_fundus, synthetic_octa
 from shared.audit.closing import Closing, tree_digest
@@ -21,6 +22,7 @@ from shared.exchange.records.files import RECORDS
 from shared.exchange.records.messages import Federation, Handover, Manifest, Phase, SiteCard, Status
 from shared.exchange.records.surveys import BIT_DEPTHS, COLOURS, FORMATS, MAKERS, Sheet, SignedSheet, Spread, Survey
 from shared.exchange.records.tensors import Sharing
+from shared.exchange.records.values import CountText, DecimalText, Sentence, Software
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import Encrypt, FileEntry, Wire
 from shared.exchange.signing import SigningKey, digest_of, enrolment_code, open_signed
@@ -134,6 +136,24 @@ def test_the_fixed_texts_are_the_codes() -> None:
     assert sorted(rows) == sorted((str(len(text)), digest_of(text)) for text in texts)
     for text in TEXTS:
         assert f"| `{text.decode().strip()}` |" in DOCUMENT
+
+
+@pytest.mark.parametrize(
+    ("form", "accepted", "refused"),
+    [
+        (DecimalText, ["0.0", "-0.0", "1.0", "0.25", "1e-05", "1e+16"], ["1", "0.00001", "1e16", "1e-5", "inf", ""]),
+        (CountText, ["0", "9" * 9, "fewer than 2", "fewer than 9999"], ["01", "1" * 10, "fewer than 1", "1.0", ""]),
+        (Sentence, ["", "a " * 500], ["a" * 1001, "a\n", "\u00a0"]),
+        (Software, ["dropfed 0.2.0"], ["", "dropfed", "Dropfed 1", "dropfed v1"]),
+    ],
+)
+def test_values_have_the_forms_that_the_document_states(form: Any, accepted: list[str], refused: list[str]) -> None:
+    adapter = TypeAdapter(form)
+    for text in accepted:
+        assert adapter.validate_python(text) == text
+    for text in refused:
+        with pytest.raises(ValidationError):
+            adapter.validate_python(text)
 
 
 def test_the_tree_names_every_message_with_its_files() -> None:
