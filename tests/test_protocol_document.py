@@ -230,6 +230,24 @@ def test_the_drawn_numbers_are_the_codes() -> None:
     assert order_of_asking(2021, 3, sites) == sorted(sites, key=lambda site: seed_for(2021, 3, site, "selection"))
 
 
+def test_the_columns_of_any_table_are_the_codes() -> None:
+    text = sections()["8.3"]
+    scores = {
+        *re.findall(r"`([a-z_]+)`", text.split("\n| `accuracy` |")[1].split("| `calibration_error` |")[0]),
+        *("accuracy", "calibration_error", "misdiagnosis_auroc", "selective_accuracy_10", "selective_accuracy_90"),
+        *("referral_share_90", "referral_share_95", "uncertainty_right", "uncertainty_wrong"),
+    }
+    endings = ["", *re.findall(r"`(_[a-z_]+)`", text.split("alone or with one of ")[1].split(". ")[0])]
+    assert len(scores) == 18
+    assert len(endings) == 6
+    for column in (f"{score}{ending}" for score in scores for ending in endings):
+        assert is_declared(column), column
+    for column in ("accuracy_of_999", "images_of_0", "loss_ice", "epsilon", "micro_batch", "ood_auroc"):
+        assert is_declared(column), column
+    for column in ("accuracy_of_1000", "loss_other", "dice_of_0", "dice_mean_error", "ood_auroc_mean"):
+        assert not is_declared(column), column
+
+
 @pytest.mark.parametrize("name", TASK_NAMES)
 @pytest.mark.parametrize("objective", [CrossEntropy(), Evidential(temperature=0.05, kl_weight=1.0)])
 def test_every_column_of_a_table_is_described(name: str, objective: Objective, tmp_path: Path) -> None:
