@@ -20,19 +20,39 @@ from shared.exchange.readme import KNOWN_TEXTS
 from shared.exchange.records.answers import Consent, Quantiles, Reliability, Withdrawal
 from shared.exchange.records.files import RECORDS
 from shared.exchange.records.messages import Federation, Handover, Manifest, Phase, SiteCard, Status
+from shared.exchange.records.run import (
+    Cosine,
+    ExternalTrainer,
+    Falling,
+    Krum,
+    Line,
+    Mean,
+    Median,
+    Plugin,
+    Privacy,
+    RunConfiguration,
+    Start,
+    StopAfter,
+    TrimmedMean,
+)
 from shared.exchange.records.surveys import BIT_DEPTHS, COLOURS, FORMATS, MAKERS, Sheet, SignedSheet, Spread, Survey
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.records.values import CountText, DecimalText, Sentence, Software
+from shared.exchange.records.values import IF_SAID, CountText, DecimalText, Sentence, Software
 from shared.exchange.records.verdicts import FinalCard, Verdict
 from shared.exchange.records.wire import Encrypt, FileEntry, Wire
 from shared.exchange.signing import SigningKey, digest_of, enrolment_code, open_signed
 from shared.exchange.tables import is_declared
 from shared.exchange.trust import Peer
 from shared.folder.capabilities import TEXTS
+from shared.learning.data.augmentation import Augmentation
+from shared.learning.data.splits import SplitPlan
+from shared.learning.methods import REFERENCES
+from shared.learning.methods.terms import TERMS as METHOD_TERMS
+from shared.learning.methods.terms import Over
 from shared.learning.objectives import CrossEntropy, Evidential, Objective
 from shared.learning.schedules import order_of_asking
 from shared.learning.seeds import seed_for
-from shared.learning.tasks import TASK_NAMES, task_named
+from shared.learning.tasks import TASK_NAMES, TERMS, task_named
 from shared.learning.training import evaluate
 from tests.learning.small_sites import LABELS, SIGNALS, write_small
 
@@ -184,6 +204,67 @@ def test_the_auditor_s_page_lists_every_file_of_a_site_in_the_tree() -> None:
             is_message = path.endswith("/")
             described |= {name.strip("[]") for name in files} if is_message else {re.sub(r"[0-9]{4}", "…", path)}
     assert described == set(LEAVES)
+
+
+def rows_below(head: str) -> list[list[str]]:
+    """The cells of each row of the table of 6.11 whose head begins so."""
+    found = sections()["6.11"].split(f"\n| {head} |")[1].split("\n\n")[0]
+    return [line[2:-2].split(" | ") for line in found.splitlines()[2:]]
+
+
+def words(cell: str) -> list[str]:
+    return re.findall(r"`([a-z_][a-z0-9_]*)`", cell)
+
+
+def test_the_table_of_run_yaml_has_the_keys_in_their_order() -> None:
+    rows = rows_below("key")
+    fields = RunConfiguration.model_fields
+    assert [words(key)[0] for key, *_ in rows] == list(fields)
+    left_out = {words(key)[0] for key, _, default in rows if default.startswith("left out")}
+    assert left_out == {name for name, field in fields.items() if field.exclude_if is IF_SAID.exclude_if}
+    must_be_said = {words(key)[0] for key, _, default in rows if default == "must be said"}
+    assert must_be_said == {name for name, field in fields.items() if field.is_required()}
+    for key, value, _ in rows:
+        name = words(key)[0]
+        inner = {
+            "privacy": Privacy,
+            "start": Start,
+            "stop_after": StopAfter,
+            "plugins": Plugin,
+            "trainer": ExternalTrainer,
+        }
+        if name in inner:
+            told = [word for word in words(value) if word in inner[name].model_fields]
+            assert [*dict.fromkeys(told)] == list(inner[name].model_fields), name
+
+
+def test_the_shapes_and_rules_of_run_yaml_have_their_keys_in_their_order() -> None:
+    shapes = {shape: words(keys) for named, keys in rows_below("`shape`") for shape in words(named)}
+    forms = {"cycle": Falling, "triangle": Falling, "line": Line, "cosine": Cosine}
+    for name, form in forms.items():
+        assert [*dict.fromkeys(shapes.pop(name))] == list(form.model_fields)
+    assert not shapes
+    rules = {words(rule)[0]: words(keys) for rule, keys in rows_below("`rule`")}
+    assert rules == {
+        name: list(form.model_fields)
+        for name, form in {"mean": Mean, "median": Median, "trimmed_mean": TrimmedMean, "krum": Krum}.items()
+    }
+
+
+def test_the_options_of_run_yaml_are_the_codes() -> None:
+    of_task = rows_below("key of `task_options`")
+    for name, terms in TERMS.items():
+        told = [key for keys, of, *_ in of_task for key in words(keys) if of == "all" or name in words(of)]
+        assert sorted(told) == sorted(terms.form.model_fields), name
+    of_method = rows_below("key of `method_options`")
+    for name, method in METHOD_TERMS.items():
+        if name in REFERENCES:
+            continue
+        told = [key for keys, of, _ in of_method for key in words(keys) if of == "all" or name in words(of)]
+        assert sorted(told) == sorted(method.Options.model_fields), name
+        assert issubclass(method, Over) == ("base" in told)
+    for head, form in (("augmentation", Augmentation), ("split", SplitPlan)):
+        assert [words(key)[0] for key, *_ in rows_below(f"key of `{head}`")] == sorted(form.model_fields)
 
 
 def test_every_field_is_described() -> None:
