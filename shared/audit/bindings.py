@@ -134,6 +134,8 @@ def _by_status(
         yield f"says {status}, and names no answer that is here"
     if status in UNANSWERED and reply is not None:
         yield f"says {status}, and names an answer"
+    if status in UNANSWERED and answer is None and (verdict.theta, verdict.epsilon) != (None, None):
+        yield f"says {status}, and tells the θ or ε of an answer"
     if status == "withdrawn" and not reading.by_ref.get(MessageRef("withdrawal", run.run)):
         yield "says withdrawn, and there is no withdrawal"
     if status == "withdrawn" and reading.opened.protocol > 1:
@@ -240,7 +242,7 @@ def _by_reason(verdict: Verdict, run: RunConfiguration) -> Iterator[str]:
 
 def _by_answer(reading: Reading, verdict: Verdict, answer: Message, run: RunConfiguration) -> Iterator[str]:
     """Yield where θ and ε are not what the answer reports, or are told although something was wrong with it."""
-    is_sound = verdict.status in SOUND or verdict.score is not None
+    is_sound = verdict.status in SOUND or verdict.score is not None or verdict.reason.startswith(TOGETHER)
     reliability = reading.record_or_none(answer.ref, Reliability)
     if not is_sound:
         theta = None

@@ -131,6 +131,34 @@ def test_a_verdict_against_its_answer_is_found(tmp_path: Path, lie: str) -> None
     assert (f"{MessageRef('verdict', RUN, 1).path}/verdict.json", what) in found(with_verdict(tmp_path, changes))
 
 
+@pytest.mark.parametrize("told", [{"theta": "0.7"}, {"epsilon": "1.0"}, {}])
+def test_a_verdict_on_no_answer_tells_nothing_of_one(tmp_path: Path, told: dict[str, object]) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1)
+    run.send("round", 1, run.to_site(1), "consent")
+    late = {"status": "late", "score": None, "weight": None, "reason": "no answer came before the round closed"}
+    content = canonical(Verdict.model_validate(VERDICT | late | told).model_dump())
+    run.sign_and_publish("verdict", 1, {names.VERDICT: content}, answers_nothing=True)
+    assert [what for _, what in found(run)] == (["says late, and tells the θ or ε of an answer"] if told else [])
+
+
+PRIVATE = {"max_grad_norm": 1.0, "delta": 0.001, "noise_multiplier": 1.0}
+
+
+def test_what_was_spent_is_told_of_an_answer_that_passed_by_itself_alone(tmp_path: Path) -> None:
+    """Nothing was wrong with it but what came of it with the others', and no score says so where none is measured."""
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1, privacy=PRIVATE, tolerance=None)
+    run.send("round", 1, run.to_site(1), "consent")
+    row = MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5, "epsilon": 1.5})
+    run.send("update", 1, run.from_site(1, trains=True) | {names.METRICS: write_metrics([row])}, "round")
+    omitted = {"status": "omitted", "score": None, "tolerance": None, "weight": None, "epsilon": "1.5"}
+    reason = {"reason": f"{TOGETHER}: w would hold NaN"}
+    content = canonical(Verdict.model_validate(VERDICT | omitted | reason).model_dump())
+    run.sign_and_publish("verdict", 1, {names.VERDICT: content})
+    assert [what for _, what in found(run) if "ε" in what] == []
+
+
 LATE = {"update": "ab" * 32, "score": "0.9", "weight": "1.0", "reason": "ok"}
 COUNTED_LATE: dict[str, tuple[dict[str, object], dict[str, object], str]] = {
     "no-score": ({"score": None}, {}, "counts an answer that came late without a score"),
@@ -358,8 +386,7 @@ def test_an_answer_about_more_images_than_the_consent_is_found(tmp_path: Path, c
 @pytest.mark.parametrize("loss", [0.5, None])
 def test_what_was_measured_on_training_images_is_found_in_a_private_run(tmp_path: Path, loss: float | None) -> None:
     run = Played(tmp_path)
-    private = {"max_grad_norm": 1.0, "delta": 0.001, "noise_multiplier": 1.0}
-    run.offer_and_consent(rounds=1, privacy=private)
+    run.offer_and_consent(rounds=1, privacy=PRIVATE)
     run.send("round", 1, run.to_site(1), "consent")
     received = MetricsRow(1, 0, "validation", "10", 0.1, 0.5, {"dice_mean": 0.5, "epsilon": None})
     trained = MetricsRow(1, 1, "train", "12", 0.1, loss, {"dice_mean": None, "epsilon": 1.0})
