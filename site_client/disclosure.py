@@ -121,7 +121,9 @@ class ScoreTable:
             alone: whether it is of the model that the site trains by itself.
             micro_batch: the most images that training answered at once, if it divided batches; that is about no image.
         """
-        evaluation = replace(evaluation, scores={name: self._told(name, of) for name, of in evaluation.scores.items()})
+        # A score is over no more images than the set has, whatever else a plug-in counts.
+        of_set = {name: replace(of, images=min(of.images, evaluation.images)) for name, of in evaluation.scores.items()}
+        evaluation = replace(evaluation, scores={name: self._told(name, of) for name, of in of_set.items()})
         losses = {name: score for name, score in evaluation.scores.items() if name.startswith(f"{LOSS}_")}
         of_all = evaluation.images
         partial = {name for name, score in evaluation.scores.items() if name in self._own and score.images < of_all}

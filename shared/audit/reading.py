@@ -376,11 +376,17 @@ class Reading(Ledger):
 
     def ending(self, run: str) -> Ending | None:
         """Return how a run ended in this folder; None while it goes on, as far as can be read."""
-        consent, ref = self.consent(run), MessageRef("consent", run)
-        is_readable = self.has(ref, names.CONSENT) and not self.is_hidden(ref, names.CONSENT)
-        # One that does not hold counts as a no (protocol 10.1).
-        agreed = consent.agrees if consent else False if is_readable else None
-        return ending(run, self.messages.values(), agreed=agreed)
+        return ending(run, self.messages.values(), agreed=self._agreed(run))
+
+    def _agreed(self, run: str) -> bool | None:
+        """Return whether the site agreed to a run; None if nobody can tell."""
+        if (consent := self.consent(run)) is not None:
+            return consent.agrees
+        try:
+            self.content(MessageRef("consent", run), names.CONSENT)
+        except (NotFoundError, RejectedError):
+            return None
+        return False  # what was signed does not hold, which counts as a no (protocol 10.1)
 
     def hides(self, run: str) -> bool:
         """Return whether some file of a run is encrypted, and no key opens it."""

@@ -328,7 +328,11 @@ class _Verification:
             return MessageRef("withdrawal", run) in self._messages
 
         if ref.is_from_site:
-            return ref.answers in self._messages and not has_left(ref.run)
+            answered = (each.round_no for each in self._messages if (each.kind, each.run) == ("update", ref.run))
+            is_passed = ref.kind == "update" and ref.round_no < max(answered, default=0)
+            return ref.answers in self._messages and not has_left(ref.run) and not is_passed
+        if ref.kind == "offer":  # one that waits for a verdict, perhaps
+            return True
         run = self._reading.configuration(ref.run)
         is_a_round_of_it = run is None or ref.round_no <= run.rounds + 1
         return is_a_round_of_it and order.fault(ref, has_left) is None

@@ -21,7 +21,7 @@ from shared.doors.numbers import finite, whole
 from shared.errors import RejectedError
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.records.run import FIXED_COLUMNS, Range
-from shared.exchange.records.values import COUNT_TEXT, FEWER_THAN, LARGEST_COUNT, SCORE_COLUMN, decimal_text
+from shared.exchange.records.values import COUNT_TEXT, LARGEST_COUNT, SCORE_COLUMN, decimal_text, fewest
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -228,7 +228,7 @@ def _splits_of(epoch: int) -> tuple[RowSplit, ...]:
 
 def _require_withheld(row: MetricsRow) -> None:
     told = [name for name, value in row.scores.items() if value is not None and name not in (EPSILON, MICRO_BATCH)]
-    if row.images.startswith(FEWER_THAN) and (told or row.loss is not None):
+    if not fewest(row.images) and (told or row.loss is not None):
         raise Refusal(f"a row of {row.images} images tells {told[0] if told else 'a loss'}")
 
 

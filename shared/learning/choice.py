@@ -141,7 +141,7 @@ def choose(
     rows = received_rows(tables, "validation")
     means = validation_means(rows, score_name)
     took_part = {
-        str(round_no): [site for site, verdict in of_sites.items() if verdict.share > 0]
+        str(round_no): sorted(site for site, verdict in of_sites.items() if verdict.share > 0)
         for round_no, of_sites in verdicts.items()
     }
     chosen = best_of(kept, {} if in_turn else means)

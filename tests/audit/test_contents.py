@@ -311,7 +311,10 @@ def test_a_consent_that_does_not_hold_counts_as_a_no_here_as_at_the_aggregator(t
     content = canonical({"agrees": True, "images": {"train": "12"}, "reason": None, "run": RUN})
     run.sign_and_publish("consent", 0, {names.CONSENT: content})
     assert Reading(LocalFolder(run.drop)).ending(RUN) == "declined"
-    (run.drop / MessageRef("consent", RUN).path / names.CONSENT).unlink()
+    consent = run.drop / MessageRef("consent", RUN).path / names.CONSENT
+    consent.write_bytes(content.replace(b"true", b"True"))
+    assert Reading(LocalFolder(run.drop)).ending(RUN) is None, "what was signed, nobody can tell"
+    consent.unlink()
     assert Reading(LocalFolder(run.drop)).ending(RUN) is None, "nobody can tell"
 
 

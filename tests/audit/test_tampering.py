@@ -26,7 +26,7 @@ from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
 from shared.moments import moment_text
 from tests.at_length import shown_by
-from tests.played import RUN, TENSORS, Played
+from tests.played import RUN, TENSORS, Played, scored_verdict
 
 slow = settings(deadline=None, max_examples=150)
 
@@ -328,7 +328,7 @@ def test_a_write_that_was_cut_off_is_no_finding_and_hides_nothing(copy: Path, pa
         (MessageRef("update", "another", 7), names.SITE_MODEL),
         (MessageRef("round", "another", 7), names.GLOBAL_MODEL),
         (MessageRef("final", "another"), names.FINAL_MODEL),
-        (MessageRef("update", RUN, 3), names.SITE_MODEL),
+        (MessageRef("update", RUN, 4), names.SITE_MODEL),
         (MessageRef("round", RUN, 9), names.GLOBAL_MODEL),
         (MessageRef("verdict", RUN, 2), names.VERDICT),
         (MessageRef("abort", RUN), names.ABORT),
@@ -345,6 +345,34 @@ def test_what_cannot_come_next_is_on_no_way(tmp_path: Path, place: MessageRef, n
     audit = verify(LocalFolder(run.drop))
     assert [finding.file for finding in audit.findings] == [place.manifest]
     assert audit.in_progress == []
+
+
+def test_no_answer_comes_to_a_round_before_one_that_was_answered(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    late = scored_verdict(RUN, 1, None).model_copy(
+        update={"status": "late", "score": None, "reason": "no answer came before the round closed"}
+    )
+    run.sign_and_publish("verdict", 1, {names.VERDICT: canonical(late.model_dump())}, answers_nothing=True)
+    place = run.drop / MessageRef("update", RUN, 1).path
+    place.mkdir(parents=True)
+    (place / names.SITE_MODEL).write_bytes(b"x")
+    assert verify(LocalFolder(run.drop)).in_progress == [MessageRef("update", RUN, 1).path]
+    run.sign_and_publish("round", 2, run.to_site(2))
+    run.sign_and_publish("update", 2, run.from_site(2, trains=True))
+    assert MessageRef("update", RUN, 1).manifest in [finding.file for finding in findings(run.drop)]
+
+
+def test_an_offer_may_be_on_its_way_whatever_is_open(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    offer = MessageRef("offer", "another")
+    (run.drop / offer.path).mkdir(parents=True)
+    (run.drop / offer.path / names.TENSORS).write_bytes(b"tensors: {}\n")
+    audit = verify(LocalFolder(run.drop))
+    assert (audit.findings, audit.in_progress) == ([], [offer.path])
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "manifest.json.old", "site.safetensors", ".hidden.writing"])

@@ -23,6 +23,7 @@ from shared.exchange.names import is_name
 from shared.exchange.reading import dump_yaml, parse_yaml
 from shared.exchange.records.run import BelowLast, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorList, TensorShape
+from shared.exchange.records.values import fewest
 from shared.exchange.signing import SigningKey
 from shared.exchange.tables import MetricsRow, in_order, read_metrics, write_metrics
 from shared.exchange.trust import open_yaml
@@ -340,7 +341,7 @@ def as_told(row: MetricsRow) -> MetricsRow:
     """The row of a split that its epoch has, without scores of too few images."""
     row = replace(row, split="test" if row.epoch == 0 and row.split == "train" else row.split)
     row = replace(row, split="train" if row.epoch and row.split == "test" else row.split)
-    return replace(row, loss=None, scores=dict.fromkeys(row.scores)) if row.images == "fewer than 5" else row
+    return row if fewest(row.images) else replace(row, loss=None, scores=dict.fromkeys(row.scores))
 
 
 @given(tables(st.integers(-100_000, 100_000).map(lambda n: n / 10**4), st.integers(0, 10_000).map(lambda n: n / 10**4)))
@@ -361,6 +362,7 @@ def test_a_table_reads_back_in_one_order_of_its_rows(table: list[MetricsRow]) ->
         ("1,1,test_alone,10,0.1,0.5,0.5,0.1", "a row is of a split that its epoch does not have"),
         ("1,0,test,fewer than 5,0.1,0.5,,", "a row of fewer than 5 images tells a loss"),
         ("1,0,test,fewer than 5,0.1,,,0.1", "a row of fewer than 5 images tells dice_std"),
+        ("1,0,test,0,0.1,,0.5,", "a row of 0 images tells dice_mean"),
     ],
 )
 def test_a_row_that_no_table_has_is_refused(row: str, wrong: str) -> None:

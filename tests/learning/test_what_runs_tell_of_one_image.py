@@ -67,6 +67,15 @@ def test_what_a_run_spends_is_rounded_up_and_a_score_that_is_no_number_is_not_to
     assert row.scores == {"kappa": None, "epsilon": 0.1235}
 
 
+def test_a_score_is_over_no_more_images_than_its_set_whatever_a_plugin_counts() -> None:
+    dataset = Dataset(tuple(Graded(f"{number}", 0) for number in range(3)), (), (), ("a", "b"))
+    configuration = RoundConfiguration(round=2, epochs=1, learning_rate=0.1, batch_size=4, seed=1, augmentation={})
+    table = ScoreTable(configuration, Policy(minimum_count=5), dataset)
+    table.add(1, "train", Evaluation(3, 0.5, {"lesions": Score(0.5, 200)}))  # type: ignore[arg-type]
+    (row,) = read_metrics(table.content(), "metrics.csv")
+    assert (row.images, row.loss, row.scores) == ("fewer than 5", None, {"lesions": None})
+
+
 def test_a_scores_loss_weighs_no_class_and_no_image_beyond_its_bound() -> None:
     task: Any = task_named("image_classification")
     logits, grades = torch.tensor([[2.0, 0.0], [0.0, 0.0], [900.0, 0.0]]), torch.tensor([0, 1, 1])

@@ -193,12 +193,13 @@ class _Replay:
             yield Step(0, what, "same", f"drawn from the run's seed {run.seed}: {entry_of(drawn).sha256}")
             return
         models.aggregate_path(0).unlink(missing_ok=True)
-        if adopted := models.adopt(0):
-            start = self._run.start
-            if start is not None and entry_of(models.aggregate_path(0)).sha256 == start.sha256:
+        adopted, start = models.adopt(0), run.start
+        why = "it began from published weights, or was drawn by another version of the software"
+        if adopted and start is not None:
+            if entry_of(models.aggregate_path(0)).sha256 == start.sha256:
                 yield Step(0, what, "same", f"the model of {start.name} that the run names: {start.sha256}")
                 return
-        why = "it began from published weights, or was drawn by another version of the software"
+            why = f"it is not the model of {start.name} that the run names, whose SHA-256 is {start.sha256}"
         taken = "; it is taken as it was sent" if adopted else ", and its file is not here"
         yield lacking(0, what, f"{why}{taken}")
 
