@@ -220,7 +220,7 @@ def _is_unbounded(value: Any, depth: int = 0) -> bool:
 
 
 def _check_metrics(reading: Reading, ref: MessageRef, content: bytes, shown_as: str) -> None:
-    rows = read_metrics(content, shown_as, is_early=reading.opened.protocol == 1)
+    rows = read_metrics(content, shown_as, is_early=reading.is_early)
     run = reading.configuration(ref.run)
     method = None if run is None else _of_method(run, shown_as)
     epochs = None if run is None or method is None else epochs_of(run, ref.round_no, method)
