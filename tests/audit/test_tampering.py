@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.local.webdav_server import EmbeddedServer
@@ -25,10 +24,8 @@ from shared.exchange.records.wire import Wire
 from shared.exchange.signing import SigningKey, canonical
 from shared.folder.local import LocalFolder
 from shared.moments import moment_text
-from tests.at_length import shown_by
+from tests.at_length import held_to, shown_by
 from tests.played import RUN, TENSORS, Played, scored_verdict
-
-slow = settings(deadline=None, max_examples=150)
 
 
 def files_of(folder: Path) -> list[str]:
@@ -82,8 +79,7 @@ def test_rounds_of_two_runs_that_interleave_are_noticed_and_an_early_offer_is_no
     assert what[offer] == f"may not follow {before}, the aggregator's message before it"
 
 
-@slow
-@given(st.data())
+@held_to(40, 150, data=st.data())
 def test_a_flipped_bit_is_noticed(copy: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(files_of(copy)))
     content = (copy / name).read_bytes()
@@ -108,8 +104,7 @@ def test_every_byte_of_every_record_counts(run: Played, step: int) -> None:
                 assert name in {finding.file for finding in audit.findings}, position
 
 
-@slow
-@given(st.data())
+@held_to(40, 150, data=st.data())
 def test_a_truncated_or_longer_file_is_noticed(copy: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(files_of(copy)))
     content = (copy / name).read_bytes()

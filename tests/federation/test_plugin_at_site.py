@@ -27,7 +27,6 @@ from site_client.heartbeat import PUBLIC_TROUBLE
 from site_client.rotation import read_ledger
 from site_client.store import SCRATCH
 from tests import SOME_KEY
-from tests.at_length import shown_by
 from tests.federation.hospital import Hospital
 from tests.federation.in_process import FederationInProcess
 from tests.federation.running import POLICY, RUN, TASK, WAIT_S, fresh, own_logins, run_configuration, write_data
@@ -203,7 +202,8 @@ def test_what_names_images_lies_in_the_work_directory_and_is_cleared_away(wheel:
     assert [path.name for path in (work / SCRATCH).iterdir()] == ["dropfed-work"], "which is of others"
 
 
-@pytest.mark.parametrize("fault", shown_by(["raises"], ["raises", "nan"]))
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["raises", "nan"])
 def test_it_is_held_to_the_offer_by_torchrun_too(does: Path, wheel: Plugin, tmp_path: Path, fault: str) -> None:
     write_data(TASK, tmp_path / "data", 0, 20, seed=1)
     site = Hospital(tmp_path / "hospital", tmp_path / "data", task="wayward")

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.folder.contract import Entry, Folder, check_path
 from shared.folder.local import LocalFolder
+from tests.at_length import held_to
 from tests.folder.logins import SITE, Logins
 
 FORBIDDEN = "/\\?;\x7f" + "".join(chr(code) for code in range(32))
@@ -40,8 +41,7 @@ def test_no_forbidden_character(before: str, bad: str, after: str) -> None:
         check_path(before + bad + after)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(name=names)
+@held_to(15, 60, name=names)
 def test_names_come_back_from_the_embedded_server(name: str, logins_to: Callable[[str], Logins]) -> None:
     login = logins_to("embedded").sites[SITE]
     login.request("DELETE", "names/")

@@ -11,6 +11,7 @@ from PIL import Image
 import dropfed
 from shared.learning.data.augmentation import Augmentation, augment
 from shared.learning.data.images import colour_of, grey_of, scale_to
+from tests.at_length import shown_by
 
 _SIDE = 48
 _RED, _BLUE = (200, 120, 40), (40, 120, 200)  # alike in green
@@ -30,7 +31,7 @@ def write_site(folder: Path, seed: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("colour", [False, True])
+@pytest.mark.parametrize("colour", shown_by([True], [False, True]))
 def test_a_run_sees_as_many_channels_as_it_says(tmp_path: Path, colour: bool) -> None:
     sites = {site: write_site(tmp_path / site, seed) for seed, site in enumerate(("north", "south"))}
     run = {

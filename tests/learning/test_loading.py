@@ -107,7 +107,9 @@ STAGING = Problem(
     DrStaging().augmentation({"pixel_dropout": (0.0, 0.1)}),
 )
 SEGMENTATION = Problem(OctaSegmentation(), vessels(), OctaOptions(widths=(4, 8), dropout=0.2), Augmentation(copies=2))
-BOTH = pytest.mark.parametrize("problem", [STAGING, SEGMENTATION], ids=["staging", "segmentation"])
+BOTH = pytest.mark.parametrize(
+    "problem", [STAGING, pytest.param(SEGMENTATION, marks=pytest.mark.long)], ids=["staging", "segmentation"]
+)
 
 
 @contextmanager
