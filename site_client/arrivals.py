@@ -123,7 +123,14 @@ class Arrivals:
         return not (has_left or is_past)
 
     def _max_weights_bytes(self, ref: MessageRef) -> int:
+        """Return the most bytes of tensor files that the aggregator's message at ``ref`` may bring.
+
+        Raises:
+            RejectedError: the offer, which says so, does not hold. An abort brings none, and ends that run too.
+        """
         if ref.kind == "offer":
             return MAX_START_BYTES
+        if ref.kind not in ("round", "final"):
+            return 0
         configuration, sharing = store.offer(self._ledger, ref.run)
         return max_weights_bytes(sharing, ref.kind, configuration.wire)

@@ -10,12 +10,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from shared import service
-from shared.errors import (
-    ActionRequiredError,
-    DoubtfulError,
-    DropfedError,
-    Stopped,
-)
+from shared.errors import ActionRequiredError, DoubtfulError, DropfedError, RejectedError, Stopped
 from shared.escaping import quoted
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
@@ -113,7 +108,7 @@ class Daemon:
         at_once = ListedFolder(folder)  # what stands in a survey's way is not waited out: it would hold up the runs
         self._surveys = SurveyWork(work, configuration, at_once, channel=channel, key=key, stop=stop)
         self._trouble = Trouble(logger, configuration.site, "goes on.")
-        self._stray: str | None = None  # what the last look has found that is not as it must be
+        self._stray: DropfedError | None = None  # what the last look has found that is not as it must be
 
     def run(self, *, once: bool = False) -> None:
         """Work until asked to stop; with ``once``, until there is nothing to do.
@@ -161,6 +156,8 @@ class Daemon:
         turn, has_acted = Turn.IDLE, False
         while not self._stop.is_set() and (turn := self._take_turn(turn, must_succeed=True)) is not Turn.IDLE:
             has_acted |= turn is Turn.ACTED
+        if isinstance(self._stray, RejectedError):
+            raise self._stray
         return has_acted
 
     def permit(self, direction: Direction) -> None:
@@ -288,7 +285,7 @@ class Daemon:
             return Turn.IDLE
         if turn is Turn.ACTED:
             self._trouble.ends()
-            if self._heartbeat.trouble != self._stray:
+            if self._heartbeat.trouble != _told(self._stray):
                 self._heartbeat.note_trouble(None)
         return turn
 
@@ -324,7 +321,7 @@ class Daemon:
         self._folder.look_anew()
         try:
             fetched, stray = self._arrivals.look(look), None
-        except DoubtfulError as error:  # put there by anybody: it holds up nothing else (protocol 10.2)
+        except (DoubtfulError, RejectedError) as error:  # it holds up nothing that has come already (protocol 10.2)
             fetched, stray = None, as_trouble(error, self._work)
         if fetched is not None:
             self._note_end(fetched.run)
@@ -344,10 +341,10 @@ class Daemon:
 
     def _note_stray(self, error: DropfedError | None) -> None:
         """Report what a look has found that is not as it must be, and once that it is over."""
-        before, self._stray = self._stray, sentence(str(error)) if error else None
-        if error is not None and self._stray != before:
+        before, self._stray = self._stray, error
+        if error is not None and str(error) != str(before):
             logger.warning("%s", error)
-        if self._heartbeat.trouble in (None, before):
+        if self._heartbeat.trouble in (None, _told(before)):
             self._heartbeat.note_trouble(error)
 
     def _note_end(self, run: str) -> None:
@@ -361,3 +358,8 @@ class Daemon:
             logger.warning(
                 "run %s was over before the aggregator read that this site withdraws: it has finished the run", run
             )
+
+
+def _told(trouble: DropfedError | None) -> str | None:
+    """Return trouble as the heartbeat tells it."""
+    return sentence(str(trouble)) if trouble else None

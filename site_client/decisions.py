@@ -11,7 +11,7 @@ from shared.escaping import quoted
 from shared.folder.lock import is_at_work
 from site_client import surveys
 from site_client.configuration import FILE
-from site_client.offer import standing, why_over, why_refused
+from site_client.offer import read_offer, standing, why_over, why_refused
 from site_client.store import Decision, decision, is_paused, write_decision
 
 
@@ -30,6 +30,7 @@ def decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
     if now == "agreed":
         leave = f"`dropfed-site withdraw {run} --work {quoted(work)}` leaves it"
         raise ConfigurationError([f"{run}: this site has agreed to it already; {leave}"])
+    read_offer(work, run)
     if answer == "yes" and (refused := why_refused(work, run)) is not None:
         remedy = (
             f"see policy: in {work / FILE} and the images; a change there holds once the daemon is started anew, then "

@@ -162,7 +162,9 @@ def keep_final(
         chosen_round=arrived.chosen_round,
         personal_round=int(arrived.personal.stem) if arrived.personal else 0,
     )
-    logger.info("the final model is ready for use: `dropfed-site predict IMAGES --model %s`", quoted(arrived.home))
+    home, is_known = quoted(arrived.home), trainer.run.task != EXTERNAL
+    how = f"`dropfed-site predict IMAGES --model {home}`" if is_known else f"by a program of your own, in {home}"
+    logger.info("the final model is ready for use: %s", how)
 
 
 def write_final(

@@ -14,7 +14,6 @@ from shared.exchange.encoding import most_bytes, tensor_bytes
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef, is_name
 from shared.exchange.order import Ending, consent_of, ending_of
-from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import Range, RunConfiguration
 from shared.exchange.records.tensors import Sharing, TensorShape
 from shared.exchange.records.wire import PLAIN, Wire
@@ -71,6 +70,21 @@ def offer_folder(work: Path, run: str) -> Path:
         here = f"the runs here are {', '.join(offered)}"
         raise ConfigurationError([f"{run}: no such run was offered to {work}; {here}; {told}"])
     return ref
+
+
+def read_offer(work: Path, run: str) -> tuple[RunConfiguration, Sharing]:
+    """Return what was offered, as the daemon reads it.
+
+    Raises:
+        ConfigurationError: no such run was offered here, or what was does not hold.
+        ActionRequiredError: it is not as it was accepted, or not here any more.
+    """
+    offer_folder(work, run)
+    try:
+        return store.offer(read_ledger(work), run)
+    except RejectedError as error:
+        remedy = "nothing of it can be decided; tell the aggregator's people, who can abort the run"
+        raise ConfigurationError([f"{run}: {error}: {remedy}"]) from None
 
 
 def newest_offer(work: Path) -> tuple[RunConfiguration, Sharing] | None:
@@ -161,9 +175,7 @@ def describe(work: Path, run: str) -> str:
     Raises:
         ConfigurationError: no such run was offered here.
     """
-    ref = offer_folder(work, run)
-    configuration = parse_yaml((ref / names.RUN_CONFIGURATION).read_bytes(), RunConfiguration, str(ref))
-    sharing = parse_yaml((ref / names.TENSORS).read_bytes(), Sharing, str(ref))
+    configuration, sharing = read_offer(work, run)
     required = _required_of(work, configuration)
     sends = [names.METRICS, *_reliability(configuration, required)]
     over = why_over(work, run)
@@ -222,7 +234,7 @@ def describe(work: Path, run: str) -> str:
     if sharing.personal:
         lines.append(f"never leaves:       {pluralize(len(sharing.personal), 'tensor')}: {', '.join(sharing.personal)}")
     lines.append("never leaves:       images, labels, names, paths, or which image a number is of")
-    lines.append(f"every tensor and every setting: {ref}")
+    lines.append(f"every tensor and every setting: {offer_folder(work, run)}")
     return "\n".join(lines)
 
 

@@ -174,8 +174,9 @@ class LookAtOwn(Question[list[Finding]]):
         else:
             dataset = task.open_dataset(self.root, options or usual_options(task, self.labels), self.members)
         parts: Parts = {name: getattr(dataset, name) for name in SPLITS}
-        counted, classes = pluralize(self.count, f"labelled {words_of(self.task).unit}"), ", ".join(dataset.classes)
-        yield Finding("ok", f"{self.task}: {counted} in {self.root}; classes: {classes}")
+        counted = pluralize(self.count, f"labelled {words_of(self.task).unit}")
+        classes = f"; classes: {', '.join(dataset.classes)}" if dataset.classes else ""
+        yield Finding("ok", f"{self.task}: {counted} in {self.root}{classes}")
         if task.labels_pixels:
             yield from look_at_masks(task, self.root, dataset.classes, self.until)
         yield from look_at_levels(task, self.root, self.until)
@@ -232,9 +233,12 @@ def _plan(run: RunConfiguration | None) -> SplitPlan:
 
 
 def _divided(task: Task, dataset: Dataset, parts: Parts, divides: str) -> Iterator[Finding]:
-    """Yield how many images of each class are in each set."""
+    """Yield how many images are in each set; of each class, if classes are named."""
     told, lacking = [], []
     for name, samples in parts.items():
+        if not dataset.classes:  # those of ``external`` are named by a run alone
+            told.append(f"{name} {_counted(task.name, samples)}")
+            continue
         of_each = target_counts(task, samples, len(dataset.classes))
         told.append(f"{name} {_counted(task.name, samples)} ({classes_text(of_each, dataset.classes)})")
         if absent := [

@@ -35,6 +35,7 @@ from site_client.trouble import as_trouble
 logger = logging.getLogger(__name__)
 
 LONGEST_PAUSES = 20  # of the daemon's looks, between two for a survey: nobody waits for one, and each is a request
+LEFT_ALONE = "it is left alone; tell the aggregator's people"
 CANNOT = "its images could not be looked through; its own log says why"
 
 
@@ -138,7 +139,7 @@ class SurveyWork:
         try:
             self._ledger.own.open_sheet(content, survey, digest)
         except RejectedError as error:
-            self._tell(f"{error}: it stands where this site's answer belongs; tell the aggregator's people")
+            self._tell(f"{error}: it stands where this site's answer belongs")
         else:
             write_file(self._ledger.root / path, content)
 
@@ -201,7 +202,7 @@ class SurveyWork:
         try:
             self._folder.create(path, (self._ledger.root / path).read_bytes())
         except AlreadyExistsError as error:
-            self._tell(f"{error}: it is not what this site signed; tell the aggregator's people")
+            self._tell(f"{error}: it is not what this site signed")
             is_new = False
         else:
             surveys.note_published(self._work, number)
@@ -213,7 +214,7 @@ class SurveyWork:
         if self._stop.is_set() or store.is_paused(self._work):
             raise Stopped("interrupted, and begins anew")
 
-    def _tell(self, what: str, then: str = "it is left alone", level: int = logging.WARNING) -> None:
+    def _tell(self, what: str, then: str = LEFT_ALONE, level: int = logging.WARNING) -> None:
         if what not in self._told:
             logger.log(level, "%s; %s", what, then)
         self._told.add(what)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -695,8 +695,21 @@ def as_offered(required: Requirements, policy: Policy, offered: Sharing) -> Requ
     if problems := excesses(policy, required):
         raise ConfigurationError(problems)
     if required.sharing != offered:
-        raise ConfigurationError(["the offered tensors are not those of this software's model: update dropfed"])
+        ours, theirs = (dict(_leaves(sharing.model_dump())) for sharing in (required.sharing, offered))
+        differing = [key for key in sorted(ours.keys() | theirs.keys()) if ours.get(key) != theirs.get(key)]
+        where = f", first in {differing[0]}" if differing else ""
+        remedy = "see which of the two is older, this dropfed or the aggregator's program, and update it"
+        raise ConfigurationError([f"the offered tensors are not those of this software's model{where}: {remedy}"])
     return required
+
+
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    """Yield what is not a mapping itself, by its keys with dots between them."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 class Trains(Question[AnswerT]):

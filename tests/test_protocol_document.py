@@ -16,7 +16,7 @@ from shared.audit.report import LEAVES
 from shared.exchange import names
 from shared.exchange.encryption import Content, EncryptionKey, decrypted, run_key
 from shared.exchange.names import MessageRef, ref_at
-from shared.exchange.readme import KNOWN_TEXTS
+from shared.exchange.readme import KNOWN_TEXTS, README_TEXT
 from shared.exchange.records.answers import Consent, Quantiles, Reliability, Withdrawal
 from shared.exchange.records.files import RECORDS
 from shared.exchange.records.messages import Federation, Handover, Manifest, Phase, SiteCard, Status
@@ -156,6 +156,7 @@ def test_the_fixed_texts_are_the_codes() -> None:
     assert sorted(rows) == sorted((str(len(text)), digest_of(text)) for text in texts)
     for text in TEXTS:
         assert f"| `{text.decode().strip()}` |" in DOCUMENT
+    assert f"```text\n{README_TEXT.decode()}```" in DOCUMENT
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from shared.doors.yaml_text import refs
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names, order
 from shared.exchange.names import MAX_RECORD_BYTES, MAX_ROUND, Kind, MessageRef
-from shared.exchange.reading import fault_in, parse_yaml
+from shared.exchange.reading import fault_in, fill_yaml
 from shared.exchange.records import answers
 from shared.exchange.records.answers import Share
 from shared.exchange.records.run import RunConfiguration
@@ -120,12 +120,9 @@ def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
     try:
         if (beside := _beside_values(content)) is not None:
             raise RejectedError(path, f"holds {beside}, which no record may")
-        return parse_yaml(content, kind, path)
+        return fill_yaml(content, kind)
     except Refusal as refusal:
-        raise RejectedError(path, str(refusal)) from None
-    except ConfigurationError as error:
-        reason = "; ".join(problem.removeprefix(f"{path}: ") for problem in error.problems)
-        raise RejectedError(path, reason) from None
+        raise RejectedError(path, fault_in(refusal, kind)) from None
 
 
 def _beside_values(content: bytes) -> str | None:

@@ -123,8 +123,12 @@ class Inbox:
             raise DoubtfulError(ref.manifest, f"has more than {MAX_RECORD_BYTES} bytes")
         mirror = self._mirror
         message = mirror.peer.open(manifest, ref, head=mirror.peer_head, answers=answers, refused=mirror.refused)
-        if ref.kind != "offer":
-            check_encrypted(message, mirror.require_configuration(ref.run).encrypt)
+        if ref.kind == "offer":
+            return message
+        # An abort is also the end of an offer that cannot be read (protocol 6.1).
+        run = mirror.configuration(ref.run) if ref.kind == "abort" else mirror.require_configuration(ref.run)
+        if run is not None:
+            check_encrypted(message, run.encrypt)
         return message
 
     def is_signed(self, ref: MessageRef, manifest: bytes) -> bool:

@@ -62,12 +62,21 @@ def parse_yaml(content: bytes, kind: type[AnyRecord], file: str) -> AnyRecord:
         ConfigurationError: every problem, each with file, key and what is expected.
     """
     try:
-        values = _values(content)
+        return fill_yaml(content, kind)
     except Refusal as refusal:
-        raise ConfigurationError([f"{file}: {refusal}"]) from None
+        raise ConfigurationError(problems_in(refusal, kind, file)) from None
+
+
+def fill_yaml(content: bytes, kind: type[AnyRecord]) -> AnyRecord:
+    """Read a YAML record.
+
+    Raises:
+        Refusal: it is not plain YAML, or not this record.
+    """
+    values = _values(content)
     if not isinstance(values, dict):
-        raise ConfigurationError([f"{file}: must hold `key: value` lines; see configs/ for examples"])
-    return check_record(values, kind, file)
+        raise Refusal("must hold `key: value` lines; see configs/ for examples")
+    return schema.fill(kind, values)
 
 
 def _values(content: bytes) -> Any:

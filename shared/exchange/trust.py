@@ -33,12 +33,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import NoReturn
 
 from shared.doors import Refusal
 from shared.doors.json_text import parse_canonical
 from shared.doors.schema import AnyRecord, fill
-from shared.errors import ConfigurationError, DoubtfulError, ProtocolError, RejectedError
+from shared.errors import DoubtfulError, ProtocolError, RejectedError
 from shared.exchange.encryption import content_bytes
 from shared.exchange.names import (
     AGGREGATOR,
@@ -56,7 +57,7 @@ from shared.exchange.names import (
     survey_path,
 )
 from shared.exchange.order import Link
-from shared.exchange.reading import dump_yaml, fault_in, parse_yaml
+from shared.exchange.reading import dump_yaml, fault_in, fill_yaml
 from shared.exchange.records.messages import Federation, Handover, Head, Manifest, SiteCard, Status
 from shared.exchange.records.surveys import SignedSheet, Survey
 from shared.exchange.records.values import PROTOCOL, PROTOCOLS, Protocol
@@ -401,13 +402,13 @@ def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
         RejectedError: not plain YAML, not this record, or another text of it.
     """
     try:
-        record = parse_yaml(content, kind, path)
-        if dump_yaml(record) != content:
-            raise Refusal("is not written as the protocol writes this record")
-    except ConfigurationError as error:
-        _refuse(path, "; ".join(problem.removeprefix(f"{path}: ") for problem in error.problems))
+        record = fill_yaml(content, kind)
+        if (ours := dump_yaml(record)) != content:
+            lines = zip(ours.splitlines(), content.splitlines(), strict=False)
+            same = takewhile(lambda line: line[0] == line[1], lines)
+            raise Refusal(f"is not written as the protocol writes this record, from line {1 + len([*same])} on")
     except Refusal as refusal:
-        _refuse(path, str(refusal))
+        _refuse(path, fault_in(refusal, kind))
     return record
 
 

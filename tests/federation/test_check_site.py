@@ -324,6 +324,19 @@ def test_labels_that_no_run_has_named_yet_are_no_problem(
     assert line(found, "image_classification: 45 labelled images in").text.endswith("classes: frog, newt, toad")
 
 
+def test_of_classes_that_only_a_run_can_name_the_images_alone_are_counted(
+    graded: Path, federation: Federation, north: Path
+) -> None:
+    table = graded / "labels.csv"
+    table.write_text(table.read_text().replace("id,grade", "id,label"))
+    federation.change(north / "site.yaml", data={"external": str(graded)})
+    found = [finding for finding in lines(north) if finding.text.startswith("external: ")]
+    assert "problem" not in {finding.grade for finding in found}, found
+    assert line(found, "external: 24 labelled images in").text.endswith(str(graded))
+    divided = line(found, "external: a run with the usual settings would divide them, for example, into train")
+    assert "(" not in divided.text
+
+
 def test_a_class_that_a_split_lacks_is_told(graded: Path, north: Path) -> None:
     names = [label.split(",") for label in (graded / "labels.csv").read_text().splitlines()[1:]]
     parts = [

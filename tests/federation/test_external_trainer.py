@@ -171,6 +171,8 @@ def test_sites_train_an_unknown_network_in_c(softmax: Program, tmp_path: Path) -
     for kept in (made, federation.site("north") / "final"):
         with pytest.raises(ConfigurationError, match="dropfed does not know this network"):
             open_model(kept)
+    log = (federation.site("north") / "log.txt").read_text()
+    assert f"ready for use: by a program of your own, in {federation.site('north') / 'final'}" in log
     folders = by_site(read_folders(open_archive([str(tmp_path / "folders")])))
     audits = {site: verified(each) for site, each in folders.items()}
     page = report.page(report.report(folders, audits, is_key_compared=True))
