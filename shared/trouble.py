@@ -59,7 +59,7 @@ class Trouble:
             level = logging.WARNING if isinstance(error, TransientError) else logging.ERROR
             cause = error.__cause__ if isinstance(error, UnexpectedError) else None
             text = str(error).rstrip(".")
-            then = "" if isinstance(error, RejectedError) else " Trying again until it works."
+            then = "" if type(error) is RejectedError else " Trying again until it works."
             self._logger.log(level, "%s: %s.%s", self._name, text, then, exc_info=cause)
         is_new, self._present = kind != self._present, kind
         return is_new

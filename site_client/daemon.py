@@ -156,7 +156,7 @@ class Daemon:
         turn, has_acted = Turn.IDLE, False
         while not self._stop.is_set() and (turn := self._take_turn(turn, must_succeed=True)) is not Turn.IDLE:
             has_acted |= turn is Turn.ACTED
-        if isinstance(self._stray, RejectedError):
+        if isinstance(self._stray, RejectedError) and not self._stop.is_set():
             raise self._stray
         return has_acted
 
@@ -321,7 +321,10 @@ class Daemon:
         self._folder.look_anew()
         try:
             fetched, stray = self._arrivals.look(look), None
-        except (DoubtfulError, RejectedError) as error:  # it holds up nothing that has come already (protocol 10.2)
+        except RejectedError as error:  # it holds up nothing that has come already (protocol 10.2)
+            # But for a verdict of the aggregator's: it closes its round, so that is not trained (protocol 6.4).
+            if not isinstance(error, DoubtfulError) and any(ref.kind == "verdict" for ref in look.refs):
+                raise
             fetched, stray = None, as_trouble(error, self._work)
         if fetched is not None:
             self._note_end(fetched.run)
@@ -331,7 +334,7 @@ class Daemon:
         if self._surveys.work() or (awaits_more and self._outbox.look_back()):
             return Turn.ACTED
         # A name that the server holds locked (protocol 2.2).
-        if (path := self._folder.held_up()) is not None:
+        if stray is None and (path := self._folder.held_up()) is not None:
             stray = ActionRequiredError(
                 f"{path} has been waiting in the folder for its name, as {path}{UNFINISHED}: the aggregator is off, or "
                 "the server holds that name locked; ask the aggregator's people"
@@ -343,7 +346,7 @@ class Daemon:
         """Report what a look has found that is not as it must be, and once that it is over."""
         before, self._stray = self._stray, error
         if error is not None and str(error) != str(before):
-            logger.warning("%s", error)
+            logger.log(logging.ERROR if isinstance(error, RejectedError) else logging.WARNING, "%s", error)
         if self._heartbeat.trouble in (None, _told(before)):
             self._heartbeat.note_trouble(error)
 

@@ -19,7 +19,9 @@ def decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
     """Write a person's answer to an offer down, for the daemon to send.
 
     Raises:
-        ConfigurationError: no such run was offered, it is over or agreed to already, or the daemon would decline it.
+        ConfigurationError: no such run was offered, what was does not hold, it is over or agreed to already, or the
+            daemon would decline it.
+        ActionRequiredError: the offer is not as it was accepted.
     """
     if surveys.is_survey_name(run):
         surveys.decide(work, run, answer, when_sent(work))

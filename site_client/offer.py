@@ -83,7 +83,8 @@ def read_offer(work: Path, run: str) -> tuple[RunConfiguration, Sharing]:
     try:
         return store.offer(read_ledger(work), run)
     except RejectedError as error:
-        remedy = "nothing of it can be decided; tell the aggregator's people, who can abort the run"
+        open_run = "nothing of it can be decided; tell the aggregator's people, who can abort the run"
+        remedy = why_over(work, run) or open_run
         raise ConfigurationError([f"{run}: {error}: {remedy}"]) from None
 
 
@@ -173,7 +174,7 @@ def describe(work: Path, run: str) -> str:
     """Return several lines about a run for a person who has to decide.
 
     Raises:
-        ConfigurationError: no such run was offered here.
+        ConfigurationError, ActionRequiredError: as for ``read_offer``.
     """
     configuration, sharing = read_offer(work, run)
     required = _required_of(work, configuration)

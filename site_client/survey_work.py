@@ -16,6 +16,7 @@ from shared.errors import (
     AlreadyExistsError,
     ConfigurationError,
     DataError,
+    DoubtfulError,
     RejectedError,
     Stopped,
     TransientError,
@@ -125,7 +126,7 @@ class SurveyWork:
         try:
             survey = self._inbox.open_survey(content, number)
         except RejectedError as error:
-            self._tell(str(error))
+            self._tell(str(error), error.remedy if isinstance(error, DoubtfulError) else LEFT_ALONE)
             return False
         self._adopt(survey, digest_of(content))  # first: a crash must not have us answer a second time
         write_file(self._ledger.root / path, content)

@@ -696,7 +696,7 @@ def as_offered(required: Requirements, policy: Policy, offered: Sharing) -> Requ
         raise ConfigurationError(problems)
     if required.sharing != offered:
         ours, theirs = (dict(_leaves(sharing.model_dump())) for sharing in (required.sharing, offered))
-        differing = [key for key in sorted(ours.keys() | theirs.keys()) if ours.get(key) != theirs.get(key)]
+        differing = [key for key in dict.fromkeys((*ours, *theirs)) if ours.get(key) != theirs.get(key)]
         where = f", first in {differing[0]}" if differing else ""
         remedy = "see which of the two is older, this dropfed or the aggregator's program, and update it"
         raise ConfigurationError([f"the offered tensors are not those of this software's model{where}: {remedy}"])

@@ -10,9 +10,11 @@ from shared.errors import ActionRequiredError, DoubtfulError, NotFoundError, Rej
 from shared.escaping import quoted
 from shared.exchange.handovers import followed, learn, named_key
 from shared.exchange.mirror import Mirror
-from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MessageRef, is_weights
+from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, RUN_CONFIGURATION, MessageRef, is_weights
 from shared.exchange.records.messages import Status
+from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.surveys import Survey
+from shared.exchange.records.wire import Encrypt
 from shared.exchange.trust import Message, Peer, check_encrypted, check_file, check_sizes
 from shared.folder.contract import Folder
 from shared.folder.partial import Partial
@@ -123,13 +125,24 @@ class Inbox:
             raise DoubtfulError(ref.manifest, f"has more than {MAX_RECORD_BYTES} bytes")
         mirror = self._mirror
         message = mirror.peer.open(manifest, ref, head=mirror.peer_head, answers=answers, refused=mirror.refused)
-        if ref.kind == "offer":
-            return message
-        # An abort is also the end of an offer that cannot be read (protocol 6.1).
-        run = mirror.configuration(ref.run) if ref.kind == "abort" else mirror.require_configuration(ref.run)
-        if run is not None:
-            check_encrypted(message, run.encrypt)
+        if ref.kind != "offer":
+            check_encrypted(message, self._encrypt(ref))
         return message
+
+    def _encrypt(self, ref: MessageRef) -> Encrypt:
+        """Return what of a message its run has encrypted.
+
+        Raises:
+            ActionRequiredError: that was accepted, and is not here any more as it was.
+        """
+        mirror, offer = self._mirror, MessageRef("offer", ref.run)
+        # An abort also ends an offer that cannot be read (protocol 10.1). Its manifest says whether it was encrypted.
+        if ref.kind == "abort" and (offered := mirror.message(offer)) is not None:
+            try:
+                mirror.record(offer, RunConfiguration)
+            except RejectedError:
+                return "all" if offered.manifest.files[RUN_CONFIGURATION].encrypted else "none"
+        return mirror.require_configuration(ref.run).encrypt
 
     def is_signed(self, ref: MessageRef, manifest: bytes) -> bool:
         """Return whether the other side has signed a noticed manifest for this place."""

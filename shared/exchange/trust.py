@@ -404,7 +404,7 @@ def open_yaml(content: bytes, kind: type[AnyRecord], path: str) -> AnyRecord:
     try:
         record = fill_yaml(content, kind)
         if (ours := dump_yaml(record)) != content:
-            lines = zip(ours.splitlines(), content.splitlines(), strict=False)
+            lines = zip(ours.splitlines(keepends=True), content.splitlines(keepends=True), strict=False)
             same = takewhile(lambda line: line[0] == line[1], lines)
             raise Refusal(f"is not written as the protocol writes this record, from line {1 + len([*same])} on")
     except Refusal as refusal:

@@ -14,7 +14,7 @@ from shared.errors import ConfigurationError
 from shared.exchange.records.values import sentence
 from site_client.commands import WORK
 from site_client.decisions import when_sent
-from site_client.offer import standing, why_over
+from site_client.offer import read_offer, standing, why_over
 from site_client.store import Decision, decision, write_decision
 
 
@@ -31,6 +31,8 @@ def command(run: str, work: Path, reason: str, yes: bool) -> None:
     now = standing(work, run)
     if (over := why_over(work, run)) is not None:
         raise ConfigurationError([f"{run}: {over}: there is nothing to withdraw from"])
+    if now == "offered":
+        read_offer(work, run)
     when = when_sent(work)
     decided = decision(work, run)
     if decided is not None and decided.answer == "withdraw":

@@ -244,7 +244,7 @@ def test_a_comment_is_no_place_to_hide(tmp_path: Path) -> None:
     for number, (before, after, what) in enumerate(
         (
             (b"", b"", None),
-            (b"# names of patients\n", b"", "is not written as the protocol writes this record"),
+            (b"# names of patients\n", b"", "is not written as the protocol writes this record, from line 1 on"),
             (b"", b"# names of patients\n", "is not written as the protocol writes this record"),
             (b"", b"\n", "is not written as the protocol writes this record"),
             (b"---\n", b"", "is not written as the protocol writes this record"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import ConfigurationError, RejectedError
+from shared.errors import ConfigurationError, DropfedError, RejectedError
 from shared.exchange import names
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.reading import dump_yaml
@@ -18,6 +18,7 @@ from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Message
 from shared.exchange.weights import entry_of
 from shared.folder.durable import write_file
+from site_client.commands import withdraw
 from site_client.decisions import decide
 from site_client.offer import describe
 from tests.federation.hospital import Hospital
@@ -80,7 +81,12 @@ def test_once_it_is_aborted_the_next_one_is_answered(hospital: Hospital) -> None
         hospital.live()
     file = f"runs/{BAD}/offer/run.yaml"
     assert str(told.value) == f"{file}: further: is not a known key: not followed; tell the aggregator's people"
-    for decided in (lambda: describe(hospital.work, BAD), lambda: decide(hospital.work, BAD, "no")):
+    for decided in (
+        lambda: describe(hospital.work, BAD),
+        lambda: decide(hospital.work, BAD, "no"),
+        lambda: decide(hospital.work, BAD, "yes"),
+        lambda: withdraw.command.main([BAD, "--work", str(hospital.work), "--yes"], standalone_mode=False),
+    ):
         with pytest.raises(ConfigurationError, match=f"{BAD}: {file}: further: is not a known key: nothing of it can"):
             decided()
     abort = Abort(run=BAD, reason="as the test says")
@@ -88,6 +94,8 @@ def test_once_it_is_aborted_the_next_one_is_answered(hospital: Hospital) -> None
     assert last is not None
     put(hospital, MessageRef("abort", BAD), {names.ABORT: canonical(abort.model_dump())}, last.digest)
     hospital.live()
+    with pytest.raises(ConfigurationError, match="further: is not a known key: it was aborted: as the test says"):
+        describe(hospital.work, BAD)
     run = hospital.offer(run_configuration(run="next", sites=["north"], quorum=1))
     hospital.live()
     assert hospital.hears(run.run)
@@ -104,3 +112,30 @@ def test_it_does_not_keep_what_came_before_from_being_used(
     told += "aggregator's people"
     assert caplog.text.count(told) == 1, caplog.text
     assert "Trying again" not in caplog.text
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_an_abort_is_held_to_what_the_offer_had_encrypted(hospital: Hospital, *, is_gone: bool) -> None:
+    run = hospital.offer(run_configuration(sites=["north"], quorum=1, encrypt="all"))
+    hospital.live()
+    if is_gone:
+        (hospital.work / "mirror" / MessageRef("offer", RUN).path / names.RUN_CONFIGURATION).unlink()
+    last = hospital.channel.ledger.last_from_peer()
+    answers = last.digest if last else hospital.site.card_digest
+    abort = canonical(Abort(run=run.run, reason="as the test says").model_dump())
+    put(hospital, MessageRef("abort", RUN), {names.ABORT: abort}, answers or "")
+    said = "run.yaml is missing: it is not as it was left" if is_gone else "is not encrypted, which is not what the run"
+    with pytest.raises(DropfedError, match=said):
+        hospital.live()
+    assert not hospital.is_signed(MessageRef("abort", RUN))
+
+
+def test_a_round_that_a_refused_verdict_closed_is_not_trained(hospital: Hospital) -> None:
+    run = hospital.offer()
+    hospital.live()
+    assert hospital.receive(MessageRef("consent", RUN))
+    hospital.send_round(run, 1)
+    put(hospital, MessageRef("verdict", RUN, 1), {names.VERDICT: b"{}"}, "0" * 64)
+    with pytest.raises(RejectedError, match=r"verdict/manifest\.json: does not answer the message it should answer"):
+        hospital.live()
+    assert not hospital.is_signed(MessageRef("update", RUN, 1))
