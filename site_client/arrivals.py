@@ -125,8 +125,10 @@ class Arrivals:
     def _max_weights_bytes(self, ref: MessageRef) -> int:
         """Return the most bytes of tensor files that the aggregator's message at ``ref`` may bring.
 
+        A message that brings none is read whatever the offer says: an abort also ends a run whose offer does not hold.
+
         Raises:
-            RejectedError: the offer, which says so, does not hold. An abort brings none, and ends that run too.
+            RejectedError: the run's offer, which says how many they are, does not hold.
         """
         if ref.kind == "offer":
             return MAX_START_BYTES

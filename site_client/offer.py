@@ -83,8 +83,8 @@ def read_offer(work: Path, run: str) -> tuple[RunConfiguration, Sharing]:
     try:
         return store.offer(read_ledger(work), run)
     except RejectedError as error:
-        open_run = "nothing of it can be decided; tell the aggregator's people, who can abort the run"
-        remedy = why_over(work, run) or open_run
+        undecidable = "nothing of it can be decided; tell the aggregator's people, who can abort the run"
+        remedy = why_over(work, run) or undecidable
         raise ConfigurationError([f"{run}: {error}: {remedy}"]) from None
 
 
