@@ -59,7 +59,7 @@ class Trouble:
             level = logging.WARNING if isinstance(error, TransientError) else logging.ERROR
             cause = error.__cause__ if isinstance(error, UnexpectedError) else None
             text = str(error).rstrip(".")
-            # What was signed so stays so. Its subclasses pass: a doubt once it is put right, another protocol with an update.
+            # What was signed stays. Its subclasses pass: a doubt once it is put right, another protocol with an update.
             then = "" if type(error) is RejectedError else " Trying again until it works."
             self._logger.log(level, "%s: %s.%s", self._name, text, then, exc_info=cause)
         is_new, self._present = kind != self._present, kind
