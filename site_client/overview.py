@@ -115,7 +115,7 @@ def _standing(
     if status["phase"] == "sending":
         waits_for, then = "its folder, to take what is signed here", "what is signed is sent whole"
     if status["trouble"]:
-        return TROUBLE, "tries again until it works"
+        return TROUBLE, "tries again, and goes on once it is over"
     return waits_for, then
 
 

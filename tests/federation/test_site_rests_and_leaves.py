@@ -218,7 +218,7 @@ def test_trouble_that_begins_while_sending_is_told_at_once(hospital: Hospital) -
         assert said(here)["phase"] == said(there)["phase"] == "sending"
         assert "cannot be used" in str(said(here)["trouble"]) and said(there)["trouble"] == PUBLIC_TROUBLE
         shown = site(hospital, "status").output
-        assert "trouble: " in shown and ", once it runs: tries again until it works" in shown
+        assert "trouble: " in shown and ", once it runs: tries again, and goes on once it is over" in shown
     blocked.unlink()
     hospital.live()
     assert hospital.receive(MessageRef("update", RUN, 1))
@@ -433,7 +433,7 @@ def test_status_tells_a_person_to_decide_only_where_a_person_must(
         hospital.wait_until(lambda: b'"phase":"trouble"' in here.read_bytes())
         said = site(hospital, "status").output
     assert "waits for: an end of the trouble told below" in said and "a person" not in said
-    assert ", once it runs: tries again until it works" in said and "\ntrouble: " in said
+    assert ", once it runs: tries again, and goes on once it is over" in said and "\ntrouble: " in said
 
 
 def test_the_heartbeat_names_the_run_that_a_person_is_asked_about(hospital: Hospital) -> None:
