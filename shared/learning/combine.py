@@ -250,7 +250,8 @@ def distances(updates: Mapping[str, Files], tensors: Mapping[str, TensorList]) -
                 count = min(most, size - start)
                 numbers = np.stack([file.part(name, start, count).astype(np.float64) for file in opened])  # (S, n)
                 for at, site in enumerate(sites):
-                    to_later = np.square(numbers[at + 1 :] - numbers[at]).sum(axis=1)
+                    # One after another, for every release of numpy divides a sum as it likes.
+                    to_later = np.square(numbers[at + 1 :] - numbers[at]).cumsum(axis=1)[:, -1]
                     for other, distance in zip(sites[at + 1 :], to_later.tolist(), strict=True):
                         apart[site, other] += distance
     return apart

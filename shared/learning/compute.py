@@ -79,7 +79,7 @@ class Computing:
 
 
 EXACT = Computing()
-"""One process on the CPU, the same to the bit wherever the software is the same."""
+"""One process on the CPU, the same to the bit wherever software and kind of processor are the same."""
 
 
 def prepare_compute(computing: Computing, threads: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from fractions import Fraction
 
 from shared.exchange.records.run import Cosine, LearningRate, Line, RoundConfiguration, RunConfiguration
 from shared.learning.seeds import seed_for
@@ -20,8 +21,8 @@ def learning_rate(rate: LearningRate, round_index: int) -> float:
     cosine:   with s = r mod period and w = warm_up, initial · (s + 1) / (w + 1) while s < w, then
               final + (initial − final) · (1 + cos(π · (s − w) / (period − w))) / 2
 
-    Source: Lo et al. 2021, and the code released with it; Loshchilov and Hutter 2017, SGDR, for the cosine, which we
-    round to nine digits, so that it is the same number on every machine.
+    Source: Lo et al. 2021, and the code released with it; Loshchilov and Hutter 2017, SGDR, for the cosine. So that it
+    is the same number on every machine, a power is the double nearest to it, and the cosine is rounded to nine digits.
 
     Args:
         round_index: the round, counted from 0.
@@ -34,7 +35,7 @@ def learning_rate(rate: LearningRate, round_index: int) -> float:
     falls = round_index % rate.period
     if rate.shape == "triangle":
         falls = rate.period - abs(round_index % (2 * rate.period) - rate.period)
-    return float(rate.initial * rate.factor**falls)
+    return rate.initial * float(Fraction(rate.factor) ** falls)
 
 
 def _cosine(rate: Cosine, step: int) -> float:

@@ -8,8 +8,10 @@ Source: Wang et al. 2023, Federated Uncertainty-Aware Aggregation for fundus dia
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from typing import Literal
 
 import numpy as np
@@ -19,6 +21,7 @@ from shared.learning.metrics import ranking
 
 FALLBACK_THETA = 0.5  # where none can be measured
 """θ where none can be measured."""
+_DIGITS = Context(prec=30)  # of exp(θ), before it is rounded to a double, which has 17
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ def youden_threshold(uncertainty: NDArray[np.floating], wrong: NDArray[np.bool_]
 def reliability_weights(thetas: Mapping[str, float | None]) -> dict[str, float]:
     """Return each site's weight, softmax(θ) in float64, without a temperature (Wang et al. 2023, Algorithm 1).
 
-    They sum to 1, and none is more than e times another. Nothing else enters, not even the number of images.
+    They sum to 1, and none is more than e times another. Nothing else enters, not even the number of images. On every
+    machine they are the same to the last digit (protocol 7.2): what a processor makes of exp need not be.
 
     Args:
         thetas: each site's θ in [0, 1]; None where a site sent none.
@@ -93,6 +97,6 @@ def reliability_weights(thetas: Mapping[str, float | None]) -> dict[str, float]:
     for site, theta in thetas.items():
         if theta is None or not 0 <= theta <= 1:  # also for NaN
             raise ValueError(f"site {site}: theta must be a number in [0, 1], got {theta}")
-        powers[site] = float(np.exp(theta))
-    total = sum(powers.values())
+        powers[site] = float(_DIGITS.exp(Decimal(theta)))
+    total = math.fsum(powers.values())
     return {site: power / total for site, power in powers.items()}

@@ -1,12 +1,14 @@
 """Seeds and learning rates."""
 
+from decimal import Context, Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shared.exchange.records.run import RunConfiguration
-from shared.learning.schedules import round_configuration, rounds_of_equal_steps
+from shared.exchange.records.run import Falling, RunConfiguration
+from shared.learning.schedules import learning_rate, round_configuration, rounds_of_equal_steps
 from shared.learning.seeds import seed_for
 from tests.learning.fixtures_file import cases
 
@@ -73,6 +75,13 @@ def test_worked_rounds_of_equal_steps(case):
 def test_other_cycles():
     assert rates(3, initial=1.0, factor=0.5, period=2) == [1.0, 0.5, 1.0]
     assert rates(3, shape="line", initial=1.0, final=2.0, period=2) == [1.0, 1.5, 1.0]
+
+
+@pytest.mark.parametrize(("factor", "falls"), [(0.85, 26), (0.65, 45), (0.1, 2), (0.999, 4999)])
+def test_a_power_is_the_double_nearest_to_it(factor, falls):
+    """The C library's is another one for these factors, where it has no fused multiply-add."""
+    exact = Context(prec=60).power(Decimal(factor), falls)
+    assert learning_rate(Falling(initial=0.1, factor=factor, period=5000), falls) == 0.1 * float(exact)
 
 
 def test_a_cosine_warms_up_and_falls():

@@ -1,6 +1,7 @@
 """The threshold θ of a site's uncertainty, and the weight it gives the site."""
 
 import math
+from decimal import Context, Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -163,3 +164,11 @@ def test_weights_sum_to_one_and_are_within_e_of_each_other(thetas):
     assert math.fsum(weights.values()) == pytest.approx(1, abs=1e-14)
     assert max(weights.values()) / min(weights.values()) <= math.e * (1 + 1e-14)
     assert all(weights[a] <= weights[b] for a in thetas for b in thetas if thetas[a] < thetas[b])
+
+
+def test_the_weights_are_the_same_to_the_last_digit_wherever_they_are_computed():
+    """numpy's exp has other last digits with AVX512 than without."""
+    weights = reliability_weights({"north": 0.3627, "south": 0.0998})
+    powers = [float(Decimal(theta).exp(Context(prec=60))) for theta in (0.3627, 0.0998)]
+    assert list(weights.values()) == [power / math.fsum(powers) for power in powers]
+    assert list(weights.values()) == [0.5653490419362537, 0.4346509580637464]

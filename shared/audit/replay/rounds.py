@@ -32,7 +32,8 @@ from shared.learning.tolerance import HeldOutSet, load_checked
 from shared.plurals import pluralize
 
 SCORES_AGREE = 0.001
-"""By how much a score may differ that was measured on another platform."""
+"""How much a score may differ and count as the same: another platform may round otherwise."""
+_ELSEWHERE = "another kind of processor may answer single images otherwise"
 _ROUNDING = 1e-9  # of a sum of shares
 
 
@@ -239,7 +240,8 @@ class Replayer:
                 detail = f"{told} was reported, {decimal_text(score)} measured here: within {SCORES_AGREE}"
                 yield Step(found.number, what, "same", f"{detail}, as another platform may round")
             else:
-                yield Step(found.number, what, "differs", f"{told} was reported, {decimal_text(score)} measured here")
+                detail = f"{told} was reported, {decimal_text(score)} measured here; {_ELSEWHERE}"
+                yield Step(found.number, what, "differs", detail)
 
     def _limit(self, found: Round) -> Generator[Step, None, float | None]:
         """Yield what a score had to exceed: what follows from an aggregate is measured again, if it can be.
@@ -262,6 +264,7 @@ class Replayer:
         measured = self._heldout.limit(aggregate, tolerance)
         agree = abs(measured - limit) <= SCORES_AGREE
         platform = "" if measured == limit else f" was reported, {measured} measured here"
+        platform += "" if agree else f"; {_ELSEWHERE}"
         yield Step(found.number, what, "same" if agree else "differs", f"{told[0]}{platform}")
         return limit
 

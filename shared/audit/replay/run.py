@@ -10,8 +10,9 @@ Of every round, in this order:
                 compared, bit by bit, by the hash that the next round's manifests say of what they bring
     final       which aggregate was chosen, and its hash
 
-Arithmetic is the aggregator's: double precision, in the order of the sites' names, so that hashes agree on any machine.
-Scores are computed by torch and agree to the bit on the same platform alone; elsewhere within ``SCORES_AGREE``.
+Arithmetic is the aggregator's: double precision, in a set order, and nothing whose last digit a processor decides, so
+that hashes agree on any machine. Scores and the first model are computed by torch, and agree to the bit on the same
+platform alone.
 
 What cannot be computed from the folders is said to be not replayable, and why; never does it count as right. What was
 archived is taken in its place, so that what follows can be looked at.
@@ -194,7 +195,7 @@ class _Replay:
             return
         models.aggregate_path(0).unlink(missing_ok=True)
         adopted, start = models.adopt(0), run.start
-        why = "it began from published weights, or was drawn by another version of the software"
+        why = "it began from published weights, or was drawn by another version of the software or on another processor"
         if adopted and start is not None:
             if entry_of(models.aggregate_path(0)).sha256 == start.sha256:
                 yield Step(0, what, "same", f"the model of {start.name} that the run names: {start.sha256}")

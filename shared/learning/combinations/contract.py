@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+UNSIGNED = 0.0
+"""Added, this makes −0 a 0, and leaves all else as it is: where some sites sent 0 and others −0, it depends on how a
+processor sorts which of them is the middle one."""
+
 
 class Rule:
     """Combines what the accepted sites sent."""

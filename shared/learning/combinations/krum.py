@@ -16,6 +16,7 @@ weights, which cannot lead out of where they lie.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import fsum
 
 from shared.learning.combinations.contract import Rule
 
@@ -40,6 +41,6 @@ class Krum(Rule):
         closest = len(sites) - self._hostile - 2
 
         def score(site: str) -> float:
-            return sum(sorted(distance for pair, distance in distances.items() if site in pair)[:closest])
+            return fsum(sorted(distance for pair, distance in distances.items() if site in pair)[:closest])
 
         return sorted(sorted(sites, key=lambda site: (score(site), site))[: self._keep])

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from shared.learning.combinations.contract import Array, Rule
+from shared.learning.combinations.contract import UNSIGNED, Array, Rule
 
 
 class Median(Rule):
@@ -26,4 +26,4 @@ class Median(Rule):
         ordered = np.sort(np.stack(list(values)), axis=0)  # (S, n)
         count = len(ordered)
         middle: Array = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-        return middle
+        return middle + UNSIGNED

@@ -2,7 +2,8 @@
 
 Breaks down once more than a share β of the sites lie: of S sites, ⌊β S⌋ are cut at each end, and while no more than
 those lie, each number is between two that honest sites sent. Of so few sites that none would be cut it is no more than
-the mean, so it begins with 1 / β. Every site counts alike, as under the median.
+the mean, so it begins with 1 / β. Every site counts alike, as under the median. What is left is added from the least to
+the greatest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import count
 
 import numpy as np
 
-from shared.learning.combinations.contract import Array, Rule
+from shared.learning.combinations.contract import UNSIGNED, Array, Rule
 
 
 class TrimmedMean(Rule):
@@ -33,8 +34,11 @@ class TrimmedMean(Rule):
         """Return the trimmed mean of each number: (n,) of each site -> (n,)."""
         ordered = np.sort(np.stack(list(values)), axis=0)  # (S, n)
         cut = self._at_each_end(len(ordered))
-        middle: Array = ordered[cut : len(ordered) - cut].mean(axis=0)
-        return middle
+        kept = ordered[cut : len(ordered) - cut]
+        total: Array = kept[0] + UNSIGNED
+        for each in kept[1:]:
+            total = total + each
+        return total / len(kept)
 
     def _at_each_end(self, sites: int) -> int:
         # 0.07 · 100 is 7.000000000000001, and 0.29 · 100 is 28.999999999999996.

@@ -36,6 +36,7 @@ from shared.learning.training import tame
 EQUATIONS = "equations"
 TEMPERATURE = "temperature"
 _LARGEST = 1e6  # of a coefficient: far beyond any that leaves T(x) within its bounds
+_NOTHING = 1e-12  # of a diagonal number: so little is left of one that follows from those before it
 
 
 class Mdt(terms.Mdt, FedAvg):
@@ -88,12 +89,38 @@ class Mdt(terms.Mdt, FedAvg):
         matrix, right = (np.sum([each[name] for each in told], axis=0) for name in ("matrix", "right"))
         penalty = self.options.ridge * np.mean(np.diag(matrix)[:-1])
         penalised = matrix + penalty * np.diag([1.0] * (len(right) - 1) + [0.0])
-        beta, *_ = np.linalg.lstsq(penalised, right)  # 0 where no site has told anything
-        return {TEMPERATURE: {"coefficients": beta.clip(-_LARGEST, _LARGEST)}}
+        return {TEMPERATURE: {"coefficients": solve(penalised, right).clip(-_LARGEST, _LARGEST)}}
 
     def ready(self, network: nn.Module, state: Mapping[str, Tensors]) -> None:
         """Put β into the network's T(x)."""
         cast(Tempered, network).temperature.coefficients.copy_(state[TEMPERATURE]["coefficients"])
+
+
+def solve(matrix: Array, right: Array) -> Array:
+    """Return what solves normal equations: x in A x = b, (n,), 0 where they say nothing.
+
+    By Gauss's elimination, for which the diagonal is good enough here. In a library of linear algebra the last digits
+    depend on the processor, and ``replay`` compares them.
+
+    Args:
+        matrix: A, (n, n), symmetric, with no eigenvalue below 0; a site's may be anything that is finite.
+        right: b, (n,).
+    """
+    rows, sums, solved = matrix.copy(), right.copy(), np.zeros_like(right)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # 1. Each equation that says something new is taken out of those after it.
+        for at in range(len(rows)):
+            if rows[at, at] > _NOTHING * abs(matrix[at, at]):
+                factors = rows[at + 1 :, at] / rows[at, at]
+                rows[at + 1 :, at + 1 :] -= factors[:, None] * rows[at, at + 1 :]
+                sums[at + 1 :] -= factors * sums[at]
+            else:
+                rows[at, at] = np.inf  # so that its x is 0
+        # 2. The last one then has one unknown, and each before it one more.
+        for at in reversed(range(len(rows))):
+            solved[at] = sums[at] / rows[at, at]
+            sums[:at] -= rows[:at, at] * solved[at]
+    return solved if np.isfinite(solved).all() else np.zeros_like(right)
 
 
 def _answers(local: Local) -> tuple[Tensor, Tensor, Tensor, int]:
