@@ -392,8 +392,8 @@ class Daemon:
                 logger.warning("round %d has no quorum: %s is asked too", round_no, ", ".join(participants))
             case rounds.Score(site, round_no):
                 scored = self._check(site, round_no)
-                self._ledgers[site].flush()  # no score is kept of an answer that a crash could undo
-                store.write_score(round_no, site, scored)
+                if self._is_on_disk(site, MessageRef("update", run.run, round_no)):
+                    store.write_score(round_no, site, scored)
             case rounds.CloseRound(round_no):
                 # With that each verdict stands, on the disk before the first is signed (protocol 6.4, step 6).
                 verdicts = self._verdicts(round_no)
@@ -611,12 +611,19 @@ class Daemon:
 
         It is the same whenever it is made, and so is not kept before the round is closed.
         """
-        self._ledgers[site].flush()  # no verdict names an answer that a crash could undo
-        if (message := self._late(round_no, site)) is None:
+        if (message := self._late(round_no, site)) is None or not self._is_on_disk(site, message.ref):
             return None
         home, images = self._ledgers[site].path(message.ref, names.MANIFEST).parent, self._images(site)
         scored = self._work.check(message, site, home, images, counts_in=round_no)
         return Late(update=message.digest, scored=scored)
+
+    def _is_on_disk(self, site: str, ref: MessageRef) -> bool:
+        """Return whether a message is settled, whatever crashes: no score and no verdict is of one that is not.
+
+        If it could not be written, that may have been told to the folder-sync worker, which waits for the same write.
+        """
+        self._ledgers[site].flush()
+        return self._ledgers[site].is_settled(ref)
 
     def _update(self, round_no: int, site: str) -> Update:
         """Return a site's answer that passed the checks."""

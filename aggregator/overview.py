@@ -311,8 +311,8 @@ def _loses_quorum(view: RunView) -> bool:
 
 def _troubles(opened: OpenedRun, view: RunView) -> list[str]:
     store, full = opened.store, full_disk(opened.work)
-    own = [store.trouble] if store.trouble and not store.is_over else []
-    return [*([full] if full else []), *own, *view.standstills]
+    own = store.trouble if not store.is_over else ""
+    return [*filter(None, [full, own]), *view.standstills]
 
 
 def _next(opened: OpenedRun, view: RunView, waited_for: list[str]) -> str | None:

@@ -369,7 +369,10 @@ class RunStore(RunFiles):
     @property
     def trouble(self) -> str:
         """What a plug-in does wrong; empty if nothing."""
-        return self._trouble.read_text("utf-8", errors="replace") if self._trouble.exists() else ""
+        try:
+            return self._trouble.read_text("utf-8", errors="replace")
+        except FileNotFoundError:  # also where it ends just now
+            return ""
 
     def queue(self) -> None:
         """Have a run that is begun wait for its turn; one that does keeps its place."""

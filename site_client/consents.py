@@ -104,7 +104,12 @@ class Consents:
             else:
                 images = split_counts(counts, self._configuration.policy)
         answer = Consent(run=run, agrees=agrees, reason=reason, images=images)
-        self._round_work.sign(MessageRef("consent", run), {names.CONSENT: canonical(answer.model_dump())})
+        with store.deciding(self._work):
+            # Reading the images may have taken long: what people here have said meanwhile counts.
+            self._round_work.go_on_or_stop(None)
+            if store.decision(self._work, run) != decided:
+                return True
+            self._round_work.sign(MessageRef("consent", run), {names.CONSENT: canonical(answer.model_dump())})
         logger.info("run %s: %s: %s", run, "agreed" if agrees else "declined", reason)
         prune_personal(self._work, self._ledger)  # a disk that bears one run bears the next
         return True

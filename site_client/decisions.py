@@ -12,7 +12,7 @@ from shared.folder.lock import is_at_work
 from site_client import surveys
 from site_client.configuration import FILE
 from site_client.offer import read_offer, standing, why_over, why_refused
-from site_client.store import Decision, decision, is_paused, write_decision
+from site_client.store import Decision, deciding, decision, is_paused, write_decision
 
 
 def decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
@@ -26,23 +26,33 @@ def decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
     if surveys.is_survey_name(run):
         surveys.decide(work, run, answer, when_sent(work))
         return
-    now = standing(work, run)  # nobody agrees to what was not offered, now or under that name later
-    if (over := why_over(work, run)) is not None:
-        raise ConfigurationError([f"{run}: {over}"])
-    if now == "agreed":
-        leave = f"`dropfed-site withdraw {run} --work {quoted(work)}` leaves it"
-        raise ConfigurationError([f"{run}: this site has agreed to it already; {leave}"])
+    _require_open(work, run)
     read_offer(work, run)
+    before = decision(work, run)
     if answer == "yes" and (refused := why_refused(work, run)) is not None:
         remedy = (
             f"see policy: in {work / FILE} and the images; a change there holds once the daemon is started anew, then "
             f"approve again, or `dropfed-site decline {run} --work {quoted(work)}`"
         )
         raise ConfigurationError([f"{run}: cannot be agreed to, for the daemon would decline it: {refused}; {remedy}"])
-    before = decision(work, run)
-    write_decision(work, run, Decision(answer))
+    with deciding(work):
+        # Its images may have taken long: so did others who decide here.
+        _require_open(work, run)
+        if decision(work, run) != before:
+            others = f"others here have decided meanwhile; see `dropfed-site status --work {quoted(work)}`"
+            raise ConfigurationError([f"{run}: {others}, and decide again if that is not to stand"])
+        write_decision(work, run, Decision(answer))
     instead = f", instead of the {before.answer} of before" if before and before.answer != answer else ""
     say(f"{run}: {answer}{instead}; the daemon says so in the folder {when_sent(work)}")
+
+
+def _require_open(work: Path, run: str) -> None:
+    now = standing(work, run)  # nobody agrees to what was not offered, now or under that name later
+    if (over := why_over(work, run)) is not None:
+        raise ConfigurationError([f"{run}: {over}"])
+    if now == "agreed":
+        leave = f"`dropfed-site withdraw {run} --work {quoted(work)}` leaves it"
+        raise ConfigurationError([f"{run}: this site has agreed to it already; {leave}"])
 
 
 def when_sent(work: Path) -> str:

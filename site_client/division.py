@@ -143,7 +143,8 @@ def kept(work: Path, agreed: Collection[str]) -> Kept:
     Raises:
         ActionRequiredError: one of them is missing, damaged, readable by others, or older than the last yes.
     """
-    division, budget = _read_division(work), _read(work / BUDGET, Budget)
+    budget = _read(work / BUDGET, Budget)  # first: a newer division, which a daemon may write now, fits an older budget
+    division = _read_division(work)
     unknown = sorted(set(agreed).difference(budget.runs if budget else ()))
     has_agreed, is_lost = bool(unknown or (budget is not None and budget.runs)), division is None and is_restored(work)
     if not (has_agreed or is_lost):

@@ -6,6 +6,7 @@ signing.key.new                          while `rotate-key` makes it the next si
 mirror/                                  what was exchanged: what we signed and what we accepted
 ciphertext/                              what is encrypted in the folder and on its way there or here
 decisions/RUN                            what a person here decided about a run: yes, no or withdraw, and why
+decisions.lock                           held while that is written, or a yes is signed
 paused                                   a person here paused this site; gone once it goes on
 restored                                 a disk was lost; gone once a person accepted a new division
 personal/RUN/0007.safetensors            what stayed here with the answer to round 7: head, BatchNorm, a method's state;
@@ -34,7 +35,8 @@ running.yaml                             the settings that the daemon started wi
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -50,6 +52,7 @@ from shared.exchange.records.values import sentence
 from shared.exchange.records.verdicts import Verdict
 from shared.exchange.trust import Message
 from shared.folder.durable import sync_folder, write_file
+from shared.folder.lock import locked
 from shared.folder.removal import remove_tree
 from shared.learning.kept_card import CARD
 from shared.plurals import pluralize
@@ -58,6 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 Choice = Literal["yes", "no", "withdraw"]
+DECIDING = "decisions.lock"
 PAUSED = "paused"
 RESTORED = "restored"
 SCRATCH = "scratch"
@@ -85,6 +89,15 @@ def clear_scratch(work: Path) -> None:
             (folder / name).unlink()
     with suppress(OSError):
         folder.rmdir()
+
+
+@contextmanager
+def deciding(work: Path) -> Iterator[None]:
+    """Hold what people here decide: the daemon while it signs what they agreed to, a command while it writes down what
+    was decided. So nobody is told that a no counts when the yes is signed already.
+    """
+    with locked(work / DECIDING):
+        yield
 
 
 def write_decision(work: Path, run: str, decided: Decision) -> None:

@@ -158,7 +158,12 @@ class SurveyWork:
         if answer.agrees and surveys.judge(policy, decided, is_first=is_first) == "ask":
             self._ask(surveys.name_of(number))
             return False
-        write_file(self._ledger.root / sheet_path(number), self._key.sign(answer.model_dump(mode="json")))
+        with store.deciding(self._work):
+            # Reading the images may have taken long: what people here have said meanwhile counts.
+            self._go_on_or_stop()
+            if surveys.decision(self._work, number) != decided:
+                return False
+            write_file(self._ledger.root / sheet_path(number), self._key.sign(answer.model_dump(mode="json")))
         logger.info("%s: %s: %s", surveys.name_of(number), "answered" if answer.agrees else "declined", answer.reason)
         return True
 

@@ -29,7 +29,7 @@ from shared.learning.data.division import Block
 from site_client.configuration import Policy, configuration_in_force, require_here
 from site_client.division import division_here
 from site_client.rotation import read_ledger
-from site_client.store import is_restored
+from site_client.store import deciding, is_restored
 
 Judgement = Literal["yes", "no", "ask"]
 
@@ -197,14 +197,16 @@ def decide(work: Path, name: str, said: Literal["yes", "no"], when: str) -> None
     Raises:
         ConfigurationError: there is no such survey, it is answered, or another came after it; or the policy says never.
     """
-    ledger, number = _found(work, name)
-    if answer(ledger, number) is not None:
-        raise ConfigurationError([f"{name}: is answered already, and an answer cannot be taken back"])
-    if number != ledger.newest_survey:
-        raise ConfigurationError([f"{name}: a later survey came; decide about {name_of(ledger.newest_survey)}"])
-    if said == "yes" and configuration_in_force(work).policy.statistics == "never":
-        raise ConfigurationError([f"{name}: policy: statistics: never in site.yaml declines every survey; change that"])
-    write_file(work / SURVEYS / f"{number:04d}.decision", said.encode())
+    with deciding(work):
+        ledger, number = _found(work, name)
+        if answer(ledger, number) is not None:
+            raise ConfigurationError([f"{name}: is answered already, and an answer cannot be taken back"])
+        if number != ledger.newest_survey:
+            raise ConfigurationError([f"{name}: a later survey came; decide about {name_of(ledger.newest_survey)}"])
+        if said == "yes" and configuration_in_force(work).policy.statistics == "never":
+            never = "policy: statistics: never in site.yaml declines every survey; change that"
+            raise ConfigurationError([f"{name}: {never}"])
+        write_file(work / SURVEYS / f"{number:04d}.decision", said.encode())
     say(f"{name}: {said}; the daemon says so in the folder {when}")
 
 

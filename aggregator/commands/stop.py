@@ -29,5 +29,6 @@ def command(run: str, work: Path, yes: bool) -> None:
     require_open(store)
     if not (yes or store.stop_requested):
         require_yes(f"End {run} for good? It cannot go on after that; `pause` holds it up for as long as you like.")
+        require_open(store)  # it may have ended while the question stood
     store.request_stop()
     say(f"{run} is being closed with the best model so far{unless_running(store, work)}")

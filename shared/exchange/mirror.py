@@ -26,7 +26,7 @@ from threading import Lock
 from typing import Any
 
 from shared.doors.numbers import whole
-from shared.errors import ActionRequiredError, RejectedError
+from shared.errors import ActionRequiredError, RejectedError, TransientError
 from shared.exchange.ciphertexts import Ciphertexts
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.handovers import enrolled, followed, not_as_it_was_left
@@ -248,8 +248,10 @@ class Mirror(Ledger):
 
         Raises:
             OSError: it, or what was accepted before it, cannot be written (``flush``).
+            TransientError: as ``_require_next``.
         """
         self.flush()
+        self._require_next(message)
         self._write(message, manifest)
         self.messages[message.ref] = message
 
@@ -258,8 +260,10 @@ class Mirror(Ledger):
 
         Raises:
             OSError: what was accepted before it cannot be written (``flush``).
+            TransientError: as ``_require_next``.
         """
         self.flush()
+        self._require_next(message)
         with self._turn:
             writer = ThreadPoolExecutor(1, "to-the-disk")
             self._on_its_way = message.ref, writer.submit(self._write, message, manifest)
@@ -280,6 +284,16 @@ class Mirror(Ledger):
                 if error is not None:
                     del self.messages[ref]
                     raise error
+
+    def _require_next(self, message: Message) -> None:
+        """Check that the message before this one counts still.
+
+        Raises:
+            TransientError: it could not be written, of which ``flush`` has told the other thread. It comes first.
+        """
+        sender = message.manifest.sender
+        if message.manifest.seq != self.head_of(sender).seq + 1:
+            raise TransientError(f"{message.ref.path}: the message of {sender} before it was not written here")
 
     def _write(self, message: Message, manifest: bytes) -> None:
         """Write a manifest once its payloads are on the disk; tensor files that nobody needs are not here."""

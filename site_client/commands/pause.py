@@ -21,5 +21,6 @@ from site_client.configuration import require_site
 @WORK
 def command(work: Path) -> None:
     require_site(work)
-    store.pause(work)
+    with store.deciding(work):
+        store.pause(work)
     say(f"paused; go on with `dropfed-site resume --work {quoted(work)}`")

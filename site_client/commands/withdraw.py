@@ -14,8 +14,8 @@ from shared.errors import ConfigurationError
 from shared.exchange.records.values import sentence
 from site_client.commands import WORK
 from site_client.decisions import when_sent
-from site_client.offer import read_offer, standing, why_over
-from site_client.store import Decision, decision, write_decision
+from site_client.offer import Standing, read_offer, standing, why_over
+from site_client.store import Decision, deciding, decision, write_decision
 
 
 @click.command(help=__doc__)
@@ -28,9 +28,7 @@ from site_client.store import Decision, decision, write_decision
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(run: str, work: Path, reason: str, yes: bool) -> None:
-    now = standing(work, run)
-    if (over := why_over(work, run)) is not None:
-        raise ConfigurationError([f"{run}: {over}: there is nothing to withdraw from"])
+    now = _open_standing(work, run)
     if now == "offered":
         read_offer(work, run)
     when = when_sent(work)
@@ -43,6 +41,15 @@ def command(run: str, work: Path, reason: str, yes: bool) -> None:
         said = " The reason stays in the folder for good." if reason else ""
         what = "Leave" if now == "agreed" else "This site has not agreed yet, so this declines. Decline"
         require_yes(f"{what} {run} for good? No later round will ask this site, and no final model comes.{said}")
-    write_decision(work, run, Decision("withdraw", sentence(reason)))
+    with deciding(work):
+        now = _open_standing(work, run)  # the daemon, and others here, went on while the question stood
+        write_decision(work, run, Decision("withdraw", sentence(reason)))
     how = "this site withdraws" if now == "agreed" else "this site has not agreed yet, so this declines"
     say(f"{run}: {how}; the daemon says so in the folder {when}")
+
+
+def _open_standing(work: Path, run: str) -> Standing:
+    now = standing(work, run)
+    if (over := why_over(work, run)) is not None:
+        raise ConfigurationError([f"{run}: {over}: there is nothing to withdraw from"])
+    return now

@@ -12,12 +12,14 @@ import pytest
 
 from aggregator.rounds import Score
 from aggregator.store import RunStore
-from shared.exchange import mirror, names
+from shared.errors import TransientError
+from shared.exchange import mirror, names, signing
 from shared.exchange.channel import Channel
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.records.tensors import Sharing
-from shared.folder.durable import sync_file
+from shared.exchange.signing import SigningKey
+from shared.folder.durable import sync_file, write_file
 from shared.folder.local import LocalFolder
 from shared.learning.run_files import Scored
 from tests.exchange.test_channel import CONSENT, FILES, OFFER, channel, receive
@@ -119,8 +121,44 @@ def test_what_the_disk_does_not_take_counts_no_more_and_nothing_that_follows_is_
     north.outbox.sign(UPDATE, ANSWER, in_reply_to=None)
 
 
+def test_what_comes_after_a_message_that_the_disk_did_not_take_waits_for_it(
+    tmp_path: Path, folder: LocalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another thread was told of the disk: else the message would be refused for good, for its number."""
+    aggregator, north, disk = (
+        channel(tmp_path, AGGREGATOR, folder),
+        channel(tmp_path, "north", folder),
+        Disk(monkeypatch),
+    )
+    disk.may_write.set()
+    assert receive_round(north)
+    offer, asked = (aggregator.ledger.message(ref) for ref in (OFFER, ROUND))
+    assert offer is not None and asked is not None
+    north.outbox.sign(UPDATE, ANSWER, in_reply_to=asked.digest)
+    withdrawal = MessageRef("withdrawal", "r")
+    north.outbox.sign(withdrawal, {names.WITHDRAWAL: b"{}"}, in_reply_to=offer.digest)
+    north.outbox.publish()
+    disk.is_full = True
+    assert receive(aggregator, UPDATE, asked.digest)
+    flush = Mirror.flush
+
+    def flush_after_another(self: Mirror) -> None:
+        with pytest.raises(OSError, match="No space left"):
+            flush(self)
+        flush(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Mirror, "flush", flush_after_another)
+        with pytest.raises(TransientError, match="the message of north before it was not written here"):
+            receive(aggregator, withdrawal, offer.digest)
+    assert aggregator.ledger.message(UPDATE) is aggregator.ledger.message(withdrawal) is None
+    disk.is_full = False
+    assert receive(aggregator, UPDATE, asked.digest) and receive(aggregator, withdrawal, offer.digest)
+
+
+@pytest.mark.parametrize("is_told_elsewhere", [False, True])
 def test_no_score_is_kept_of_an_answer_that_the_disk_did_not_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_told_elsewhere: bool
 ) -> None:
     """After a crash another answer might lie where that one lay."""
     run, store = Played(tmp_path), RunStore(tmp_path / "aggregator", RUN)
@@ -139,9 +177,25 @@ def test_no_score_is_kept_of_an_answer_that_the_disk_did_not_take(
     assert run.aggregator.ledger.message(update) is not None
     disk.may_write.set()
     with pytest.raises(OSError, match="No space left"):
+        run.aggregator.ledger.flush() if is_told_elsewhere else daemon._act(Score("north", 1))
+    if is_told_elsewhere:
         daemon._act(Score("north", 1))
     assert store.score(1, "north") is run.aggregator.ledger.message(update) is None
     disk.is_full = False
     assert run.folder_sync.work()
     daemon._act(Score("north", 1))
     assert store.score(1, "north") is not None
+
+
+def test_a_key_that_two_make_at_once_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first may have told others its public half."""
+    path, told = tmp_path / "signing.key", []
+
+    def meanwhile(where: Path, content: bytes, *, private: bool) -> None:
+        monkeypatch.undo()
+        told.append(SigningKey.made_at(path).public)
+        write_file(where, content, private=private)
+
+    monkeypatch.setattr(signing, "write_file", meanwhile)
+    assert SigningKey.made_at(path).public == told[0] == SigningKey.at(path).public
+    assert list(tmp_path.iterdir()) == [path]
