@@ -27,6 +27,7 @@ from site_client import store
 from site_client.commitment import commit, release
 from site_client.configuration import SiteConfiguration
 from site_client.disclosure import split_counts
+from site_client.division import budget_here
 from site_client.final import prune_personal
 from site_client.policy import judge
 from site_client.programs import own_places
@@ -111,6 +112,8 @@ class Consents:
                 return True
             self._round_work.sign(MessageRef("consent", run), {names.CONSENT: canonical(answer.model_dump())})
         logger.info("run %s: %s: %s", run, "agreed" if agrees else "declined", reason)
+        if not agrees and (reserved := budget_here(self._work)) is not None and run in reserved.runs:
+            release(self._work, self._ledger, run)  # for a yes that was not signed
         prune_personal(self._work, self._ledger)  # a disk that bears one run bears the next
         return True
 

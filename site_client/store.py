@@ -41,7 +41,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from shared.errors import ActionRequiredError, RejectedError
+from filelock import Timeout
+
+from shared.errors import ActionRequiredError, RejectedError, TransientError
 from shared.exchange import names
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import MessageRef
@@ -62,6 +64,7 @@ logger = logging.getLogger(__name__)
 
 Choice = Literal["yes", "no", "withdraw"]
 DECIDING = "decisions.lock"
+DECIDED_S = 10.0  # far longer than it takes
 PAUSED = "paused"
 RESTORED = "restored"
 SCRATCH = "scratch"
@@ -95,9 +98,15 @@ def clear_scratch(work: Path) -> None:
 def deciding(work: Path) -> Iterator[None]:
     """Hold what people here decide: the daemon while it signs what they agreed to, a command while it writes down what
     was decided. So nobody is told that a no counts when the yes is signed already.
+
+    Raises:
+        TransientError: another holds it for long.
     """
-    with locked(work / DECIDING):
-        yield
+    try:
+        with locked(work / DECIDING, patience_s=DECIDED_S):
+            yield
+    except Timeout:
+        raise TransientError(f"{work}: another command here writes down a decision just now; try again") from None
 
 
 def write_decision(work: Path, run: str, decided: Decision) -> None:

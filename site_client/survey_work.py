@@ -161,9 +161,10 @@ class SurveyWork:
         with store.deciding(self._work):
             # Reading the images may have taken long: what people here have said meanwhile counts.
             self._go_on_or_stop()
-            if surveys.decision(self._work, number) != decided:
-                return False
-            write_file(self._ledger.root / sheet_path(number), self._key.sign(answer.model_dump(mode="json")))
+            if is_as_decided := surveys.decision(self._work, number) == decided:
+                write_file(self._ledger.root / sheet_path(number), self._key.sign(answer.model_dump(mode="json")))
+        if not is_as_decided:
+            return self._answer(number)
         logger.info("%s: %s: %s", surveys.name_of(number), "answered" if answer.agrees else "declined", answer.reason)
         return True
 

@@ -286,13 +286,13 @@ class Mirror(Ledger):
                     raise error
 
     def _require_next(self, message: Message) -> None:
-        """Check that the message before this one counts still.
+        """Check that the other side's message before this one counts still.
 
         Raises:
             TransientError: it could not be written, of which ``flush`` has told the other thread. It comes first.
         """
         sender = message.manifest.sender
-        if message.manifest.seq != self.head_of(sender).seq + 1:
+        if sender == self.peer.sender and message.manifest.seq != self.peer_head.seq + 1:
             raise TransientError(f"{message.ref.path}: the message of {sender} before it was not written here")
 
     def _write(self, message: Message, manifest: bytes) -> None:

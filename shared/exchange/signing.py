@@ -22,7 +22,7 @@ from shared.doors.json_text import Json, canonical, parse_canonical
 from shared.doors.keys import require_public, require_signed
 from shared.errors import ActionRequiredError
 from shared.exchange.names import MAX_RECORD_BYTES
-from shared.folder.durable import put_where_nothing_is, read_private, sync_folder, write_file
+from shared.folder.durable import read_private, write_file
 
 KEY_FILE, NEW_KEY_FILE = "signing.key", "signing.key.new"
 """Names, in a work directory, of the file with its signing key, and of one that is to take its place."""
@@ -51,13 +51,7 @@ class KeptSecret(ABC):
             ActionRequiredError: as ``at``, for a file that is there.
         """
         if not path.exists():
-            made = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-            write_file(made, secrets.token_hex(32).encode(), private=True)
-            try:
-                put_where_nothing_is(made, path)
-                sync_folder(path.parent)
-            except FileExistsError:  # another command made one meanwhile, and may have told its public half
-                made.unlink()
+            write_file(path, secrets.token_hex(32).encode(), private=True)
         return cls.at(path)
 
 

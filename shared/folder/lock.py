@@ -130,8 +130,8 @@ def locked(path: Path, patience_s: float = -1) -> Iterator[None]:
             raise
         remedy = "have it mounted with locks, or choose a directory on another disk"
         raise ActionRequiredError(
-            f"{path.parent} lies on a disk that cannot lock files ({error.strerror}), so that two daemons could work "
-            f"there at once: {remedy}"
+            f"{path.parent} lies on a disk that cannot lock files ({error.strerror}), so that two programs could "
+            f"change the same files at once: {remedy}"
         ) from None
     with held:
         give_file(path)

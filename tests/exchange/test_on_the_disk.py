@@ -13,13 +13,12 @@ import pytest
 from aggregator.rounds import Score
 from aggregator.store import RunStore
 from shared.errors import TransientError
-from shared.exchange import mirror, names, signing
+from shared.exchange import mirror, names
 from shared.exchange.channel import Channel
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.signing import SigningKey
-from shared.folder.durable import sync_file, write_file
+from shared.folder.durable import sync_file
 from shared.folder.local import LocalFolder
 from shared.learning.run_files import Scored
 from tests.exchange.test_channel import CONSENT, FILES, OFFER, channel, receive
@@ -185,17 +184,3 @@ def test_no_score_is_kept_of_an_answer_that_the_disk_did_not_take(
     assert run.folder_sync.work()
     daemon._act(Score("north", 1))
     assert store.score(1, "north") is not None
-
-
-def test_a_key_that_two_make_at_once_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first may have told others its public half."""
-    path, told = tmp_path / "signing.key", []
-
-    def meanwhile(where: Path, content: bytes, *, private: bool) -> None:
-        monkeypatch.undo()
-        told.append(SigningKey.made_at(path).public)
-        write_file(where, content, private=private)
-
-    monkeypatch.setattr(signing, "write_file", meanwhile)
-    assert SigningKey.made_at(path).public == told[0] == SigningKey.at(path).public
-    assert list(tmp_path.iterdir()) == [path]

@@ -29,8 +29,9 @@ from site_client.daemon import Daemon
 from site_client.division import BUDGET, DIVISION
 from site_client.heartbeat import last_status
 from site_client.store import is_restored
+from tests.federation.hospital import Hospital
 from tests.federation.running import RUN as TRAINED
-from tests.federation.running import WAIT_S, Federation, run_configuration
+from tests.federation.running import TASK, WAIT_S, Federation, run_configuration, write_data
 from tests.federation.test_crashes import DIED
 from tests.played import RUN, Played
 
@@ -226,3 +227,21 @@ def test_what_an_old_work_directory_has_of_earlier_rounds_does_not_count(tmp_pat
     assert lost(2) is None
     run.round(2, True)
     assert store.newest_accepted(work, run.site.ledger, RUN, before=3) == kept and lost(3) == 2
+
+
+def test_a_lost_disk_comes_back_where_two_runs_were_answered_in_turns(tmp_path: Path) -> None:
+    """Its messages are taken back run by run, and so not in the order in which they were signed."""
+    write_data(TASK, tmp_path / "images", 0, 20, seed=1)
+    hospital = Hospital(tmp_path, tmp_path / "images")
+    run = hospital.offer(run_configuration(run="octa-1", sites=["north"], quorum=1))
+    hospital.live()
+    hospital.offer(run_configuration(run="octa-2", sites=["north"], quorum=1), early=True)
+    hospital.live()
+    assert hospital.hears("octa-1") and hospital.hears("octa-2")
+    hospital.send_round(run, 1)
+    hospital.live()
+    signed = hospital.daemon._ledger.own_messages()
+    assert [message.ref.run for message in signed] == ["octa-1", "octa-2", "octa-1"]
+    shutil.rmtree(hospital.work / "mirror")
+    hospital.live()
+    assert hospital.daemon._ledger.own_messages() == signed

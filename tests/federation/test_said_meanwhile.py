@@ -9,16 +9,17 @@ import pytest
 from click.testing import CliRunner
 
 from aggregator import survey as surveys
+from shared.errors import TransientError
 from shared.exchange.names import MessageRef, sheet_path, survey_path
 from shared.exchange.signing import SigningKey
 from shared.folder.local import LocalFolder
-from site_client import decisions, division, survey_work
+from site_client import decisions, division, store, survey_work
 from site_client.cli import main
 from site_client.round_work import RoundWork
 from tests.federation.hospital import Hospital
 from tests.federation.running import POLICY, RUN, TASK, write_data
 
-OFFER, CONSENT = MessageRef("offer", RUN), MessageRef("consent", RUN)
+CONSENT = MessageRef("consent", RUN)
 
 
 @pytest.fixture
@@ -61,6 +62,21 @@ def test_a_no_while_the_daemon_counts_the_images_is_what_is_signed(
     hospital.live()
     consent = hospital.daemon.consent(RUN)
     assert consent is not None and not consent.agrees
+    reserved = division.budget_here(hospital.work)
+    assert reserved is not None and not any(reserved.runs[RUN].rows.values())
+
+
+def test_a_command_that_hangs_holds_up_neither_the_daemon_nor_others_for_good(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "DECIDED_S", 0.1)
+    site(hospital, "approve", RUN)
+    with store.deciding(hospital.work):
+        with pytest.raises(TransientError, match="another command here writes down a decision just now; try again"):
+            hospital.live()
+        assert "try again" in site(hospital, "decline", RUN, exits=1)
+    hospital.live()
+    assert hospital.is_signed(CONSENT)
 
 
 def test_while_the_site_is_paused_no_yes_is_signed(hospital: Hospital, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +126,6 @@ def test_a_survey_declined_while_its_sheet_is_made_is_declined(
     key = SigningKey.at(hospital.home / "aggregator" / "signing.key")
     LocalFolder(hospital.drop).create(survey_path(1), key.sign(asked.model_dump(mode="json")))
     after(monkeypatch, survey_work, "make_sheet", lambda: site(hospital, "decline", "surveys/0001"))
-    hospital.live()
     hospital.live()
     assert b'"agrees":false' in (hospital.drop / sheet_path(1)).read_bytes()
 

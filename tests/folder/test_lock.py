@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"
 def test_no_daemon_begins_there_and_none_is_said_to_work(tmp_path: Path, reason: str, told: str) -> None:
     """As some disks of networks and clusters answer."""
     said, work = begins_twice(tmp_path, reason), tmp_path / "work"
-    assert said[0].startswith(f"{work} lies on a disk that cannot lock files ({told}), so that two daemons could work")
+    assert said[0].startswith(f"{work} lies on a disk that cannot lock files ({told}), so that two programs")
     assert said == [said[0], "False"] * 2
 
 

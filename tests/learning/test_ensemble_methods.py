@@ -21,6 +21,7 @@ from shared.learning.kept_model import open_model
 from shared.learning.methods import method_names, open_method, usual_options
 from shared.learning.methods.contract import Contribution, Local
 from shared.learning.methods.fedprox import FedProx
+from shared.learning.methods.mdt import solve
 from shared.learning.model_files import save_tensors
 from shared.learning.models.early_exits import EarlyExits, exit_block, hidden_widths
 from shared.learning.models.encoders import ENCODERS, build_encoder
@@ -639,6 +640,18 @@ def test_the_sums_of_the_sites_give_what_all_their_images_together_would():
     rows = math.sqrt(penalty) * np.eye(5)[:4]
     expected, *_ = np.linalg.lstsq(np.vstack([phi, rows]), np.concatenate([wanted, np.zeros(4)]))
     assert method.settle(told)["temperature"]["coefficients"] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("ridge", [1e-8, 1e-6, 1e-3])
+def test_fewer_images_than_features_are_solved_as_well_as_by_a_library(ridge):
+    """Rounded to float32 as they are sent, the sums have eigenvalues below 0."""
+    drawn = np.random.default_rng(1)
+    features = np.hstack([np.abs(drawn.normal(size=(60, 512))) * np.exp(drawn.normal(size=512)), np.ones((60, 1))])
+    matrix = (features.T @ features).astype(np.float32).astype(np.float64)
+    right = features.T @ drawn.normal(size=60)
+    penalised = matrix + ridge * matrix.diagonal()[:-1].mean() * np.diag([1.0] * 512 + [0.0])
+    expected, *_ = np.linalg.lstsq(penalised, right)
+    assert solve(penalised, right) == pytest.approx(expected, rel=1e-3, abs=1e-6 * np.abs(expected).max())
 
 
 def test_a_site_with_few_images_tells_nothing_and_nothing_told_is_a_temperature_of_one():

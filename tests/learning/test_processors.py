@@ -73,6 +73,18 @@ def test_the_numbers_are_the_same_without_the_instructions_of_this_processor(tmp
     assert told.stdout.splitlines() == [f"{what}: {digest}" for what, digest in computed(tmp_path).items()]
 
 
+def test_distances_are_added_one_after_another(tmp_path: Path) -> None:
+    listed = TensorList(tensors={"w": TensorShape(dtype="F32", shape=[999])})
+    drawn = np.random.default_rng(0).normal(size=(2, 999)).astype(np.float32)
+    files = {site: {MODEL: tmp_path / f"{site}.safetensors"} for site in "ab"}
+    for site, numbers in zip("ab", drawn, strict=True):
+        write_tensors(files[site][MODEL], listed, lambda _, numbers=numbers: numbers)
+    total = 0.0
+    for one, other in drawn.astype(np.float64).T.tolist():
+        total += (other - one) * (other - one)
+    assert distances(files, {MODEL: listed}) == {("a", "b"): total}
+
+
 if __name__ == "__main__":
     for kind, digest_of_kind in computed(Path(sys.argv[1])).items():
         print(f"{kind}: {digest_of_kind}")

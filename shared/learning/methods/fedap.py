@@ -123,7 +123,7 @@ def distance(first: Mapping[str, Array], second: Mapping[str, Array]) -> float:
     of_norms: dict[str, float] = {}
     for name in first:
         path = name.rpartition("/")[0]
-        of_norms[path] = of_norms.get(path, 0.0) + float(np.square(first[name] - second[name]).sum())
+        of_norms[path] = of_norms.get(path, 0.0) + math.fsum(np.square(first[name] - second[name]))
     return math.fsum(math.sqrt(squared) for squared in of_norms.values())
 
 

@@ -16,6 +16,7 @@ else be its images' features.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import fsum
 from typing import ClassVar, cast
 
 import numpy as np
@@ -36,7 +37,7 @@ from shared.learning.training import tame
 EQUATIONS = "equations"
 TEMPERATURE = "temperature"
 _LARGEST = 1e6  # of a coefficient: far beyond any that leaves T(x) within its bounds
-_NOTHING = 1e-12  # of a diagonal number: so little is left of one that follows from those before it
+_NOTHING = 1e-14  # of the greatest number of a column: so little is left of one that follows from those before it
 
 
 class Mdt(terms.Mdt, FedAvg):
@@ -87,7 +88,7 @@ class Mdt(terms.Mdt, FedAvg):
         """Return β, (D + 1,); its last number, the shift, costs nothing."""
         told = [answer.sent(EQUATIONS) for answer in answers.values()]
         matrix, right = (np.sum([each[name] for each in told], axis=0) for name in ("matrix", "right"))
-        penalty = self.options.ridge * np.mean(np.diag(matrix)[:-1])
+        penalty = self.options.ridge * fsum(np.diag(matrix)[:-1]) / (len(matrix) - 1)
         penalised = matrix + penalty * np.diag([1.0] * (len(right) - 1) + [0.0])
         return {TEMPERATURE: {"coefficients": solve(penalised, right).clip(-_LARGEST, _LARGEST)}}
 
@@ -97,20 +98,22 @@ class Mdt(terms.Mdt, FedAvg):
 
 
 def solve(matrix: Array, right: Array) -> Array:
-    """Return what solves normal equations: x in A x = b, (n,), 0 where they say nothing.
+    """Return what solves linear equations: x in A x = b, (n,), 0 where they say nothing.
 
-    By Gauss's elimination, for which the diagonal is good enough here. In a library of linear algebra the last digits
-    depend on the processor, and ``replay`` compares them.
+    By Gauss's elimination with partial pivoting. In a library of linear algebra the last digits depend on the
+    processor, and ``replay`` compares them.
 
     Args:
-        matrix: A, (n, n), symmetric, with no eigenvalue below 0; a site's may be anything that is finite.
+        matrix: A, (n, n); a hostile site's may be anything that is finite.
         right: b, (n,).
     """
     rows, sums, solved = matrix.copy(), right.copy(), np.zeros_like(right)
     with np.errstate(over="ignore", invalid="ignore"):
-        # 1. Each equation that says something new is taken out of those after it.
+        # 1. For each unknown, the equation that says most of it is taken out of those that are left.
         for at in range(len(rows)):
-            if rows[at, at] > _NOTHING * abs(matrix[at, at]):
+            most = at + int(np.abs(rows[at:, at]).argmax())
+            rows[[at, most]], sums[[at, most]] = rows[[most, at]], sums[[most, at]]
+            if abs(rows[at, at]) > _NOTHING * np.abs(matrix[:, at]).max():
                 factors = rows[at + 1 :, at] / rows[at, at]
                 rows[at + 1 :, at + 1 :] -= factors[:, None] * rows[at, at + 1 :]
                 sums[at + 1 :] -= factors * sums[at]
