@@ -32,12 +32,15 @@ class Rotation:
     Args:
         key: the new public key.
         enrolled: the hospitals that have to name it before they go on.
+        unnamed: for each of these the keys that it has to name one after the other, as far as is known here; the last
+            is the new one.
         invited: those that have not joined yet, and need their invite anew.
         lost: those that no longer stand in ``aggregator.yaml`` and know neither this key nor the one before.
     """
 
     key: str
     enrolled: Sequence[str]
+    unnamed: Mapping[str, Sequence[str]]
     invited: Sequence[str]
     lost: Sequence[str]
 
@@ -98,11 +101,20 @@ def rotate(work: Path) -> Rotation:
     """
     found = require_rotatable(work)
     new = SigningKey.made_at(work / NEW_KEY_FILE)
-    for ledger in found.ledgers.values():
+    unnamed = {}
+    for site, ledger in found.ledgers.items():
+        unnamed[site] = [*(key for key in _unnamed(ledger) if key != new.public), new.public]
         if ledger.own.newest_key != new.public:
             hand_over(ledger.own, ledger.root, found.key, new.public, ledger.own_head)
     for site, invite in found.invites.items():
         write_invite(work, site, invite.model_copy(update={"aggregator_key": new.public}))
     (work / NEW_KEY_FILE).replace(work / KEY_FILE)
     sync_folder(work)
-    return Rotation(new.public, [*found.ledgers], [*found.invites], found.lost)
+    return Rotation(new.public, [*found.ledgers], unnamed, [*found.invites], found.lost)
+
+
+def _unnamed(ledger: Mirror) -> list[str]:
+    """Return our later keys that signed nothing yet which the hospital has answered: it may not have followed them."""
+    answered = {message.manifest.in_reply_to for message in ledger.peer_messages()}
+    last = max((message.manifest.seq for message in ledger.own_messages() if message.digest in answered), default=0)
+    return [handover.key for handover in ledger.own.handovers if handover.after.seq >= last]

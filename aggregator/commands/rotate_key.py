@@ -30,7 +30,11 @@ def command(work: Path, yes: bool) -> None:
             require_yes("Make a new signing key? Every hospital then waits until a person there has named it.")
         rotated = rotate(work)
     say(f"the aggregator signs with key {rotated.key}, and the folders say so from the next launch on")
-    say(f"tell {', '.join(rotated.enrolled)} by telephone, to name it: `dropfed-site accept-key {rotated.key}`")
+    for keys in sorted({tuple(keys) for keys in rotated.unnamed.values()}, key=len):
+        sites = ", ".join(site for site, unnamed in rotated.unnamed.items() if tuple(unnamed) == keys)
+        naming = ", then `".join(f"dropfed-site accept-key {key}`" for key in keys)
+        each = "" if len(keys) == 1 else " and the keys before it, each once the daemon has followed the one before"
+        say(f"tell {sites} by telephone, to name it{each}: `{naming}")
     for site in rotated.invited:
         say(f"{site} has not joined yet: send its people invites/{site}.json anew, for the one before is void")
     for site in rotated.lost:
