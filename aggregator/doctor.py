@@ -15,6 +15,8 @@ from aggregator.configuration import (
     bounds_of,
     open_folder,
 )
+from aggregator.enrolment import open_card
+from aggregator.setup import invite_path
 from aggregator.site import open_ledger, read_invite
 from aggregator.store import configurations_of
 from shared.check import (
@@ -26,11 +28,10 @@ from shared.check import (
     names_no_folder,
     with_problems,
 )
-from shared.errors import NotFoundError, RejectedError
+from shared.errors import ActionRequiredError, NotFoundError, RejectedError
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import MAX_RECORD_BYTES, SITE_CARD
-from shared.exchange.records.messages import Invite
 from shared.exchange.signing import KEY_FILE, SigningKey
-from shared.exchange.trust import open_site_card
 from shared.folder.contract import Folder
 from shared.folder.listed import note_tag
 from shared.learning.apart import answered
@@ -43,6 +44,7 @@ def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Find
     In each folder a scratch folder is made and removed; here it is noted how its daemon may look into it.
     """
     yield from with_problems(partial(look_at_rights, work))
+    yield from with_problems(partial(_key, work))
     for name, access in sorted(configuration.sites.items()):
         for finding in with_problems(partial(_site, work, name, access, configuration.federation)):
             yield replace(finding, text=f"{name}: {finding.text}")
@@ -53,6 +55,11 @@ def examine(work: Path, configuration: AggregatorConfiguration) -> Iterator[Find
         yield from with_problems(partial(_images, work, configuration, task, work / folder))
 
 
+def _key(work: Path) -> Iterator[Finding]:
+    SigningKey.at(work / KEY_FILE)
+    yield from ()
+
+
 def _images(work: Path, configuration: AggregatorConfiguration, task: str, root: Path) -> Iterator[Finding]:
     run = next(configurations_of(work, task), None)
     asked = LookAtImages(setting=f"{FILE}: heldout", task=task, root=root, is_labelled=True, run=run)
@@ -60,32 +67,34 @@ def _images(work: Path, configuration: AggregatorConfiguration, task: str, root:
 
 
 def _site(work: Path, name: str, access: SiteAccess, federation: str) -> Iterator[Finding]:
-    invite = read_invite(work, name)
-    if (invite.federation, invite.site) != (federation, name):
-        yield Finding(
-            "problem",
-            f"its invite is for {invite.federation}/{invite.site}, {FILE} says {federation}/{name}; correct {FILE}",
-        )
     ledger = open_ledger(work / "sites" / name)
-    keys = ledger.own.keys if ledger else (invite.aggregator_key,)
-    present = SigningKey.at(work / KEY_FILE).public if (work / KEY_FILE).exists() else None
-    if (invite.aggregator_key, present) != (keys[0], keys[-1]):
-        yield Finding("problem", f"its invite shows another key than {work / KEY_FILE}; put the right key back")
+    invite = read_invite(work, name) if ledger is None or invite_path(work, name).exists() else None
+    if invite is not None:
+        if (invite.federation, invite.site) != (federation, name):
+            yield Finding(
+                "problem",
+                f"its invite is for {invite.federation}/{invite.site}, {FILE} says {federation}/{name}; correct {FILE}",
+            )
+        keys = ledger.own.keys if ledger else (invite.aggregator_key,)
+        present = SigningKey.at(work / KEY_FILE).public if (work / KEY_FILE).exists() else keys[-1]
+        if (invite.aggregator_key, present) != (keys[0], keys[-1]):
+            yield Finding("problem", f"its invite shows another key than {work / KEY_FILE}; put the right key back")
     folder = open_folder(work, access)
     yield from look_at_server(folder, partial(note_tag, work / "sites" / name))
-    yield _card(folder, invite)
+    secret = invite.enrolment_secret if invite and ledger is None else None  # once the site has joined, its key counts
+    yield _card(folder, federation, name, secret, ledger)
 
 
-def _card(folder: Folder, invite: Invite) -> Finding:
+def _card(folder: Folder, federation: str, site: str, secret: str | None, ledger: Mirror | None) -> Finding:
     try:
-        card = open_site_card(
-            folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES),
-            federation=invite.federation,
-            site=invite.site,
-            secret=invite.enrolment_secret,
-        )
+        content = folder.read(SITE_CARD, max_bytes=MAX_RECORD_BYTES)
+        card = open_card(content, federation=federation, site=site, secret=secret)
     except NotFoundError:
         return Finding("warning", "the site has not joined yet: its card is not in the folder")
-    except RejectedError as error:
+    except (ActionRequiredError, RejectedError) as error:
         return Finding("problem", str(error))
+    if ledger is not None and card.key != ledger.peer.keys[0]:
+        return Finding(
+            "problem", f"{SITE_CARD} is not the card that the site joined with; see who else can write there"
+        )
     return Finding("ok", f"the site's card is there, key {card.key[:16]}…")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from aggregator.configuration import FILE
+from shared.errors import ActionRequiredError
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.readme import KNOWN_TEXTS, README_TEXT
-from shared.exchange.records.messages import Federation, Invite
+from shared.exchange.records.messages import Federation, Invite, SiteCard
 from shared.exchange.records.values import PROTOCOL, now_text
 from shared.exchange.records.wire import FileEntry
 from shared.exchange.signing import SigningKey, digest_of
-from shared.exchange.trust import open_federation, open_site_card
+from shared.exchange.trust import ElsewhereError, open_federation, open_site_card
 from shared.folder.contract import Folder
 from shared.folder.durable import write_file
 
@@ -27,11 +29,11 @@ def enrol(home: Path, folder: Folder, invite: Invite, key: SigningKey, encryptio
         key, encryption_key: ours.
 
     Raises:
-        RejectedError: the card does not hold.
+        ActionRequiredError, RejectedError: as ``open_card``.
     """
     if (content := folder.read_or_none(names.SITE_CARD, max_bytes=names.MAX_RECORD_BYTES)) is None:
         return False
-    card = open_site_card(content, federation=invite.federation, site=invite.site, secret=invite.enrolment_secret)
+    card = open_card(content, federation=invite.federation, site=invite.site, secret=invite.enrolment_secret)
     # A cut-off enrolment, of an earlier version perhaps, has left one of the texts that this protocol has there.
     there = folder.read_or_none(names.README, max_bytes=names.MAX_RECORD_BYTES)
     readme = there if there is not None and there in KNOWN_TEXTS[PROTOCOL] else README_TEXT
@@ -54,6 +56,22 @@ def enrol(home: Path, folder: Folder, invite: Invite, key: SigningKey, encryptio
     write_file(path.with_name(names.README), readme)
     write_file(path.with_name(names.SITE_CARD), content)
     return True
+
+
+def open_card(content: bytes, *, federation: str, site: str, secret: str | None) -> SiteCard:
+    """Check the card in a site's folder as ``open_site_card`` does.
+
+    Raises:
+        ActionRequiredError: it is another site's, so that our settings lead into the wrong folder.
+        RejectedError: it does not hold.
+    """
+    try:
+        return open_site_card(content, federation=federation, site=site, secret=secret)
+    except ElsewhereError as error:
+        raise ActionRequiredError(
+            f"{error}: this folder is another federation's, or another site's; correct url in {FILE}, under sites: "
+            f"{site}"
+        ) from None
 
 
 def put_back(home: Path, folder: Folder) -> None:

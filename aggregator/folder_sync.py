@@ -53,6 +53,7 @@ class FolderSync:
 
     Args:
         home: ``sites/SITE`` in the work directory.
+        invite: None of a site that is enrolled.
         on_news: called from the folder-sync worker whenever something arrived or was sent.
     """
 
@@ -61,14 +62,14 @@ class FolderSync:
         home: Path,
         folder: Folder,
         *,
-        invite: Invite,
+        invite: Invite | None,
         key: SigningKey,
         encryption_key: EncryptionKey | None,
         stop: threading.Event,
         longest_interval_s: float,
         on_news: Callable[[], None],
     ) -> None:
-        self.name = invite.site
+        self.name = home.name
         self.channel: Channel | None = None
         self.looked = 0
         """The newest of the looks asked for that has come; a look that is cut off has not."""
@@ -80,7 +81,7 @@ class FolderSync:
         """Whether what is signed cannot be put into the folder until a person has put something right there."""
         self._home = home
         self._unretried = ForbearingFolder(folder)
-        retrying = RetryingFolder(self._unretried, name=invite.site, stop=stop, on_trouble=self._note_unreachable)
+        retrying = RetryingFolder(self._unretried, name=self.name, stop=stop, on_trouble=self._note_unreachable)
         self._folder = ListedFolder(retrying, has_tag=(home / HAS_TAG).exists())
         self._invite = invite
         self._key = key
@@ -101,9 +102,9 @@ class FolderSync:
         self._has_shown_keys = False
         self._has_noted = False  # what is published
         self._has_pruned = self._has_pruned_others = False
-        self._trouble = Trouble(logger, invite.site, "the exchange goes on.")
+        self._trouble = Trouble(logger, self.name, "the exchange goes on.")
         self._doubt: ActionRequiredError | None = None  # what lies in the folder, and does not hold
-        self._doubts = Trouble(logger, invite.site, "all that lies in the folder holds again.")
+        self._doubts = Trouble(logger, self.name, "all that lies in the folder holds again.")
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"folder-sync-{self.name}", daemon=True)
         self._open_channel()
@@ -374,7 +375,7 @@ class FolderSync:
     # --- enrolment -----------------------------------------------------------------------------------------
 
     def _enrol(self) -> bool:
-        if not enrol(self._home, self._folder, self._invite, self._key, self._encryption_key):
+        if self._invite is None or not enrol(self._home, self._folder, self._invite, self._key, self._encryption_key):
             return False
         logger.info("%s is enrolled", self.name)
         self._open_channel()

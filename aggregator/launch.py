@@ -16,7 +16,7 @@ from aggregator.overview import is_owed
 from aggregator.preparation import Begun, as_begun, ended_already, prepare, read_run
 from aggregator.run_view import OpenedRun, open_run_files, view_of
 from aggregator.setup import encryption_key
-from aggregator.site import read_invite
+from aggregator.site import read_needed_invite
 from aggregator.store import RunStore, queued_runs, take_turn
 from aggregator.tracking import tracker
 from shared.errors import ConfigurationError, DropfedError
@@ -187,7 +187,7 @@ def _open_sites(
         FolderSync(
             work / "sites" / name,
             open_folder(work, configuration.sites[name], meter=Meter(work / "sites" / name / TRANSFER), copies=copies),
-            invite=read_invite(work, name),
+            invite=read_needed_invite(work, name),
             key=key,
             encryption_key=own_encryption_key,
             stop=stop,

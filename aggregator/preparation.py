@@ -29,7 +29,7 @@ from aggregator.facts import is_owed_end
 from aggregator.largest_site import about_largest_site
 from aggregator.same_images import begun_with, divides_alike
 from aggregator.setup import kept_encryption_key
-from aggregator.site import open_ledger, read_invite
+from aggregator.site import open_ledger, read_needed_invite
 from aggregator.store import RunStore, ToldByCode, runs_in
 from aggregator.warm_start import load_start
 from shared.check import Finding
@@ -641,7 +641,7 @@ def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorC
     for name, access in sorted(configuration.sites.items()):
         if name in run.sites:
             _found(problems, partial(open_folder, work, access))
-            _found(problems, partial(read_invite, work, name))
+            _found(problems, partial(read_needed_invite, work, name))
             if key is not None and has_keys:
                 _found(problems, partial(_require_keys, work, run, name, key, encryption_key))
     return problems

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, read_configuration
+from aggregator.site import enrolled_in
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.names import AGGREGATOR, FEDERATION, MIRROR, is_name
@@ -78,10 +79,10 @@ def initialise(
     if problems:
         raise ConfigurationError(problems)
     sites = wanted | (read_configuration(work).sites if (work / FILE).exists() else {})
-    entrances = {
+    entrances = {  # a site that has joined needs none any more
         name: Entrance(site_urls.get(name, access.url), name)
         for name, access in sites.items()
-        if not invite_path(work, name).exists()
+        if not invite_path(work, name).exists() and enrolled_in(work / "sites" / name) is None
     }
     return settle(work, federation, wanted, entrances, {})
 
@@ -145,13 +146,13 @@ def settle(
         content = _HEAD + dump_yaml(settings)
     elif sites != known:
         content = _extended(path, configuration, sites)
-    has_invited = any((work / "invites").glob("*.json"))  # and each invite shows the key that is to be used for good
-    key = (SigningKey.at if has_invited else SigningKey.made_at)(work / KEY_FILE)
+    shown_in = (*work.glob("invites/*.json"), *work.glob(f"sites/*/{MIRROR}/{FEDERATION}"))  # what shows it for good
+    key = (SigningKey.at if shown_in else SigningKey.made_at)(work / KEY_FILE)
+    (work / "passwords").mkdir(mode=0o700, exist_ok=True)
     made = []
     if content is not None:
         write_file(path, content)
         made.append(path)
-    (work / "passwords").mkdir(mode=0o700, exist_ok=True)
     for name, entrance in entrances.items():
         new = led(invites.get(name) or _invite(federation, name, entrance.user, key.public), entrance)
         if new != invites.get(name):

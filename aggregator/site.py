@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shared.errors import RejectedError
+from shared.errors import ActionRequiredError, RejectedError
+from shared.escaping import quoted
 from shared.exchange import names
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.mirror import Mirror
@@ -76,4 +77,17 @@ def read_invite(work: Path, site: str) -> Invite:
         ConfigurationError: every problem in it.
     """
     path = work / "invites" / f"{site}.json"
+    if not path.exists():
+        makes = f"`dropfed-aggregator init --work {quoted(work)}` with --federation and --site makes it"
+        remedy = makes if enrolled_in(work / "sites" / site) is None else "put it back from a backup"
+        raise ActionRequiredError(f"{path} is missing: {remedy}")
     return parse_json(read_private(path), Invite, str(path))
+
+
+def read_needed_invite(work: Path, site: str) -> Invite | None:
+    """Read the invite made for a site; None once the site is enrolled, for then nothing of it is needed.
+
+    Raises:
+        ActionRequiredError, ConfigurationError: as ``read_invite``.
+    """
+    return read_invite(work, site) if enrolled_in(work / "sites" / site) is None else None

@@ -65,6 +65,10 @@ from shared.exchange.records.wire import Encrypt, Wire, encrypts
 from shared.exchange.signing import digest_of, enrolment_code, open_signed
 
 
+class ElsewhereError(RejectedError):
+    """A record that was written for another federation or site than it is read for."""
+
+
 @dataclass(frozen=True)
 class Message:
     """A manifest that passed, where it lies, and its SHA-256."""
@@ -418,7 +422,8 @@ def open_site_card(
     """Check a site's card; with the invite's secret also that its key belongs to whom we invited.
 
     Raises:
-        RejectedError: signature, names or enrolment code do not hold.
+        ElsewhereError: it is another site's, or another federation's.
+        RejectedError: signature or enrolment code do not hold.
         ProtocolError: it is of another protocol.
     """
     body, key = _open_signed(content, SITE_CARD)
@@ -426,7 +431,7 @@ def open_site_card(
     if card.key != key:
         _refuse(SITE_CARD, "is signed by another key than the one it shows")
     if (card.federation, card.site) != (federation, site):
-        _refuse(SITE_CARD, f"was written for {card.federation}/{card.site}")
+        raise ElsewhereError(SITE_CARD, f"was written for {card.federation}/{card.site}")
     if secret is not None and card.enrolment != enrolment_code(secret, federation, site, card.key):
         _refuse(SITE_CARD, "does not prove knowledge of the invite's secret: send the site a new invite")
     return card

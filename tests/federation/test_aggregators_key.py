@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,15 +16,16 @@ from click.testing import CliRunner, Result
 from aggregator.cli import main as aggregator_command
 from aggregator.rotation import rotate
 from aggregator.setup import initialise
+from aggregator.site import read_needed_invite
 from shared.audit.cli import main as audit_command
 from shared.audit.verify import summary, verify
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange import handovers
 from shared.exchange.names import AGGREGATOR, MessageRef, handover_path, survey_path
-from shared.exchange.records.messages import Handover, Head
+from shared.exchange.records.messages import Handover, Head, SiteCard
 from shared.exchange.records.surveys import Survey
 from shared.exchange.records.values import now_text
-from shared.exchange.signing import NEW_KEY_FILE, SigningKey
+from shared.exchange.signing import NEW_KEY_FILE, SigningKey, enrolment_code
 from shared.exchange.trust import Peer
 from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder
@@ -140,6 +143,26 @@ def test_two_new_keys_are_followed_one_after_the_other_by_a_daemon_that_runs(
             hospital.wait_until(lambda key=key: f"the aggregator hands over to the key {key}: ask its" in caplog.text)
             assert named(hospital, key).exit_code == 0
         hospital.wait_until(lambda: hospital.hears("two"))
+
+
+def test_the_people_are_told_every_key_that_a_hospital_has_to_name_still(hospital: Hospital) -> None:
+    first, second = (told_keys(aggregator_says(hospital, "rotate-key", "--yes")) for _ in range(2))
+    assert len(first) == 1 and second == [*first, key_of(hospital).public]
+    hospital.site = hospital.launched()
+    hospital.site.work()
+    offer(hospital, "two")
+    for key in second:
+        assert named(hospital, key).exit_code == 0
+        with suppress(ActionRequiredError):  # the next key is asked for
+            hospital.live()
+    hospital.live()
+    assert hospital.hears("two")
+    assert told_keys(aggregator_says(hospital, "rotate-key", "--yes")) == [key_of(hospital).public]
+
+
+def told_keys(told: Result) -> list[str]:
+    assert told.exit_code == 0, told.output
+    return re.findall(r"accept-key ([0-9a-f]{64})`", told.output)
 
 
 def test_a_site_that_lost_its_disk_believes_no_key_that_was_handed_over(hospital: Hospital) -> None:
@@ -349,3 +372,56 @@ def test_a_site_without_a_network_gets_the_hand_over_too(hospital: Hospital, tmp
     assert mover.move()
     for path in (RECORD, MessageRef("offer", "two").manifest):
         assert (tmp_path / "exchange" / path).read_bytes() == (hospital.drop / path).read_bytes()
+
+
+def aggregator_says(hospital: Hospital, *arguments: str) -> Result:
+    aggregator = hospital.home / "aggregator"
+    return CliRunner().invoke(aggregator_command, [arguments[0], "--work", str(aggregator), *arguments[1:]])
+
+
+def test_init_makes_no_second_key_where_a_hospital_has_joined(hospital: Hospital) -> None:
+    aggregator = hospital.home / "aggregator"
+    shutil.rmtree(aggregator / "invites")
+    (aggregator / "signing.key").unlink()
+    before = {path: path.read_bytes() for path in aggregator.rglob("*") if path.is_file()}
+    options = ("--federation", "retina", "--site", "west=https://host/west/")
+    refused = aggregator_says(hospital, "init", *options)
+    assert refused.exit_code == 1
+    assert refused.output.startswith(f"{aggregator / 'signing.key'} is missing: put this very key back from a backup")
+    assert {path: path.read_bytes() for path in aggregator.rglob("*") if path.is_file()} == before
+
+
+def test_who_has_joined_needs_no_invite_any_more(hospital: Hospital) -> None:
+    aggregator = hospital.home / "aggregator"
+    settings = aggregator / "aggregator.yaml"
+    settings.write_text(settings.read_text().replace("http://127.0.0.1/north/", hospital.drop.as_uri()))
+    shutil.rmtree(aggregator / "invites")
+    made = aggregator_says(hospital, "init", "--federation", "retina", "--site", "west=https://host/west/")
+    assert made.exit_code == 0, made.output
+    assert [path.name for path in (aggregator / "invites").iterdir()] == ["west.json"]
+    assert read_needed_invite(aggregator, "north") is None and read_needed_invite(aggregator, "west") is not None
+    told = aggregator_says(hospital, "check").output
+    assert "ok       north: the site's card is there" in told and "problem  north" not in told
+
+    card = hospital.drop / "site.json"
+    card.write_bytes(card_of(SigningKey(bytes([7]) * 32), "north"))
+    strange = "problem  north: site.json is not the card that the site joined with; see who else can write there"
+    assert strange in aggregator_says(hospital, "check").output
+    card.write_bytes(card_of(SigningKey(bytes([7]) * 32), "south"))
+    elsewhere = (
+        "problem  north: site.json: was written for retina/south: this folder is another federation's, or another"
+    )
+    assert elsewhere in aggregator_says(hospital, "check").output
+
+
+def card_of(key: SigningKey, site: str) -> bytes:
+    secret = {"enrolment": enrolment_code("00" * 32, "retina", site, key.public), "created": now_text()}
+    card = SiteCard(federation="retina", site=site, key=key.public, software="a test", **secret)
+    return key.sign(card.model_dump())
+
+
+def test_check_says_that_the_key_is_missing_not_that_the_invite_shows_another(hospital: Hospital) -> None:
+    (hospital.home / "aggregator" / "signing.key").unlink()
+    told = aggregator_says(hospital, "check").output
+    assert f"problem  {hospital.home / 'aggregator' / 'signing.key'} is missing: put this very key back" in told
+    assert "another key" not in told
