@@ -34,7 +34,25 @@ SETTINGS = {"aggregator.yaml": "the aggregator's", "site.yaml": "a site's"}
 """Whose work directory it is that holds a file of this name."""
 
 
-class _Here(click.Path):
+class NamedPath(click.Path):
+    """A path. Of an empty one, as of a variable that is not set, Python would make the present folder."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(path_type=Path, **settings)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path.
+
+        Raises:
+            ConfigurationError: it is empty.
+        """
+        if value == "":
+            name = "the path" if param is None else param.opts[0] if isinstance(param, click.Option) else param.name
+            raise ConfigurationError([f"{name}: is empty; name a file or a folder"])
+        return super().convert(value, param, ctx)
+
+
+class _Here(NamedPath):
     """The path of something that must be there; of what is not, a sentence says so."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -51,8 +69,8 @@ class _Here(click.Path):
             raise ConfigurationError([f"{value}: {what}; correct the path"]) from None
 
 
-FILE_HERE = _Here(path_type=Path, exists=True, dir_okay=False)
-FOLDER_HERE = _Here(path_type=Path, exists=True, file_okay=False)
+FILE_HERE = _Here(exists=True, dir_okay=False)
+FOLDER_HERE = _Here(exists=True, file_okay=False)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 
@@ -176,7 +194,7 @@ def work_option(settings: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
     return click.option(
         "--work",
-        type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+        type=NamedPath(file_okay=False, resolve_path=True),
         default=Path(),
         envvar="DROPFED_WORK",
         callback=own,
@@ -203,6 +221,17 @@ def values_by_name(option: str, texts: Sequence[str], form: str) -> dict[str, st
             raise ConfigurationError([f"{option} {name}: is given twice; keep one"])
         values[name] = value
     return values
+
+
+def require_replaceable(path: Path, *endings: str) -> None:
+    """Check that a file which a command writes anew each time takes the place of nothing but such a file.
+
+    Raises:
+        ConfigurationError: what is there has another ending.
+    """
+    if path.exists() and path.suffix.lower() not in endings:
+        kinds = " or ".join(endings)
+        raise ConfigurationError([f"{path}: is there already, and does not end in {kinds}; name another file"])
 
 
 def ask_password(user: str, instead: str) -> str:
@@ -236,8 +265,8 @@ def asked(ask: Callable[[], AnswerT], what: str, instead: str) -> AnswerT:
     """
     try:
         return ask()
-    except click.Abort:
-        if sys.stdin.isatty():  # Ctrl-C
+    except (click.Abort, RuntimeError):  # the latter where standard input is closed
+        if sys.stdin is not None and sys.stdin.isatty():  # Ctrl-C
             raise
         say(err=True)  # ends the question's line
         raise _nobody(what, instead) from None

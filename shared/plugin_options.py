@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -13,6 +14,16 @@ from shared.exchange.records.run import Plugin
 from shared.learning.apart import WITH_PLUGINS, Bounds
 
 _MINUTES, _MEMORY = "--plugin-minutes", "--plugin-memory-gb"
+
+
+class _Amount(click.FloatRange):
+    """A number of a range, which has an end: neither ``inf`` nor ``nan``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        amount = super().convert(value, param, ctx)
+        if not math.isfinite(amount):
+            self.fail(f"{value} bounds nothing: name a number, a large one if need be.", param, ctx)
+        return amount
 
 
 @dataclass(frozen=True)
@@ -49,14 +60,19 @@ def plugin_options(whose: str, minutes: float) -> Callable[[Callable[..., Any]],
         whose: plug-ins, as in "the run names".
         minutes: that they may take, if nobody says.
     """
-    positive = click.FloatRange(min=0, min_open=True)
 
     def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option(WITH_PLUGINS, is_flag=True, help=f"Run the plug-ins that {whose}, if they are installed.")
-        @click.option(_MINUTES, type=positive, default=minutes, show_default=True, help="How long their code may take.")
+        @click.option(
+            _MINUTES,
+            type=_Amount(min=0, min_open=True),
+            default=minutes,
+            show_default=True,
+            help="How long their code may take.",
+        )
         @click.option(
             _MEMORY,
-            type=positive,
+            type=_Amount(min=0, min_open=True),
             default=16.0,
             show_default=True,
             help="Memory that their code may take, besides PyTorch.",

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import torch
 
-from shared.commands import AS_JSON, say
+from shared.commands import AS_JSON, NamedPath, require_replaceable, say
 from shared.exchange.records.run import Plugin
 from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered
 from shared.learning.dicom_segmentation import RESEARCH_ONLY
@@ -21,11 +21,11 @@ from shared.learning.predictions import PAGE, evaluate_labelled, not_computed, p
 from shared.plugin_options import PluginOptions, plugin_options
 from shared.plurals import pluralize
 
-_IMAGES = click.argument("images", type=click.Path(path_type=Path, exists=True))
-_FOLDER = click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+_IMAGES = click.argument("images", type=NamedPath(exists=True))
+_FOLDER = click.argument("folder", type=NamedPath(exists=True, file_okay=False))
 _OUTPUT = click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     default=Path("predictions"),
     show_default=True,
     help="Folder for the predictions.",
@@ -38,7 +38,7 @@ _DICOM_SEG = click.option(
 )
 _PAGE_FILE = click.option(
     "--page",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NamedPath(dir_okay=False),
     help="HTML file to write, which shows the images, the worst first.",
 )
 _PLUGINS = plugin_options("the model needs", minutes=60.0)
@@ -89,8 +89,10 @@ def show_scores(
     """Print how a model does on a labelled folder.
 
     Raises:
-        DropfedError: the model or the images cannot be opened.
+        DropfedError: the model or the images cannot be opened, or another file is where the page is to be.
     """
+    if page is not None:
+        require_replaceable(page, ".html")
     home, card = described(model)
     asked = Evaluate(folder=home, labelled=folder, page=page)
     found = answered(asked, *_apart(card, plugins))

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from deploy.local.commands import PAGE, PROGRAMS, commands, page, program
+from shared.errors import ConfigurationError
 from shared.learning.methods import method_names
 from shared.learning.tasks import TASK_NAMES
 
@@ -71,6 +72,20 @@ def test_every_option_has_a_help_text() -> None:
         if isinstance(parameter, click.Option) and not parameter.help
     ]
     assert not silent
+
+
+def test_no_command_takes_an_empty_path_for_the_present_folder() -> None:
+    paths = [
+        (parameter, click.Context(command))
+        for name in PROGRAMS
+        for _, command in commands(name)
+        for parameter in command.params
+        if isinstance(parameter.type, click.Path)
+    ]
+    assert len(paths) > 50
+    for parameter, context in paths:
+        with pytest.raises(ConfigurationError, match=r": is empty; name a file or a folder$"):
+            parameter.type.convert("", parameter, context)
 
 
 def test_where_a_command_writes_is_named_alike_everywhere() -> None:

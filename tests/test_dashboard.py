@@ -193,6 +193,9 @@ def test_what_stands_in_the_way_is_a_sentence(work: Path, run: Played) -> None:
     assert "there is no such work directory" in page_state(work / "nowhere")["problem"]
     with pytest.raises(ConfigurationError), serving(work / "nowhere", "127.0.0.1", 0):
         pass
+    nowhere = CliRunner().invoke(main, ["dashboard", "--work", str(work), "--host", ""])
+    told = "--host: is empty; name an address of this machine, as in 127.0.0.1\n"
+    assert (nowhere.exit_code, nowhere.output) == (2, told)
 
 
 def test_a_damaged_run_is_told_and_the_log_goes_on(store: RunStore, work: Path) -> None:

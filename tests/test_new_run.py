@@ -475,6 +475,13 @@ def test_where_nobody_answers_that_is_said(prepared: Path) -> None:
     assert said in result.output
 
 
+def test_where_standard_input_is_closed_nobody_answers(prepared: Path) -> None:
+    asks = [sys.executable, "-m", "aggregator.cli", "new-run", "--work", str(prepared)]
+    result = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *asks], capture_output=True, text=True, check=False)
+    assert (result.returncode, "Traceback" in result.stderr) == (2, False), result.stderr
+    assert "Task cannot be asked for without a terminal" in result.stderr
+
+
 def test_a_name_that_was_used_is_refused(prepared: Path, tmp_path: Path) -> None:
     path, store = tmp_path / "RUN.yaml", RunStore(prepared, "used-1")
     run = run_configuration(run="used-1", sites=["north"], quorum=1)

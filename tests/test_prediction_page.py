@@ -213,6 +213,24 @@ def test_a_warning_about_theta_names_the_images_that_it_was_measured_on(
     assert f"(every answer about the {images} images was right, and none that is wrong" in result.stderr
 
 
+def test_a_page_takes_the_place_of_nothing_but_a_page(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("kept")
+    asked = ["evaluate", str(folder / "data"), "--model", str(folder / "model"), "--page", str(tmp_path / "site.yaml")]
+    result = CliRunner().invoke(main, asked)
+    said = f"{tmp_path}/site.yaml: is there already, and does not end in .html; name another file\n"
+    assert (result.exit_code, result.output) == (2, said)
+    assert (tmp_path / "site.yaml").read_text() == "kept"
+
+
+@pytest.mark.parametrize("amount", ["inf", "nan"])
+def test_what_bounds_nothing_is_no_bound_of_a_plug_in(folder: Path, amount: str) -> None:
+    for option in ("--plugin-minutes", "--plugin-memory-gb"):
+        asked = ["evaluate", str(folder / "data"), "--model", str(folder / "model"), option, amount]
+        result = CliRunner().invoke(main, asked)
+        assert result.exit_code == 2
+        assert f"Invalid value for '{option}': {amount} bounds nothing: name a number" in result.output
+
+
 def test_of_several_runs_models_none_is_taken_that_nobody_named(tmp_path: Path) -> None:
     """A copy or a restored backup gives files other times, so these do not tell which model is meant."""
     for run in ("second", "first"):

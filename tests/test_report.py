@@ -53,6 +53,18 @@ def test_an_unknown_run_is_one_sentence(run: Played, store: RunStore) -> None:
     assert result.output == f"{output}: there is no folder {output.parent}; make it, or name another file\n"
 
 
+def test_a_report_takes_the_place_of_nothing_but_a_report(run: Played, store: RunStore, tmp_path: Path) -> None:
+    work, page = run.drop.parent / "aggregator", tmp_path / "report.md"
+    for _ in range(2):
+        assert report(run, "--output", str(page)).exit_code == 0
+    for name in ("signing.key", "aggregator.yaml", "invites/north.json"):
+        before = (work / name).read_bytes()
+        refused = report(run, "--output", str(work / name))
+        assert refused.exit_code == 2 and refused.output.endswith("; name another file\n")
+        assert (work / name).read_bytes() == before
+    assert report(run, "--output", "").output == "--output: is empty; name a file or a folder\n"
+
+
 def test_a_run_that_nobody_has_answered_yet(run: Played, store: RunStore) -> None:
     found = document(run)
     assert (found["is_over"], found["aborted"], found["chosen"], found["rounds"]) == (False, None, None, [])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from shared.commands import work_option
+from shared.commands import NamedPath, work_option
 
 WORK = work_option("aggregator.yaml")
 MODEL = click.option(
     "--model",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=NamedPath(exists=True, file_okay=False),
     required=True,
     help="Folder that `export` made, or a site's WORK/final/RUN.",
 )

@@ -10,6 +10,7 @@ import click
 from aggregator.commands import WORK
 from aggregator.dashboard.server import TOKEN_FILE, serving
 from shared.commands import say
+from shared.errors import ConfigurationError
 from shared.folder.address import is_loopback_host
 from shared.stopping import set_by_signals, wait_for
 
@@ -30,6 +31,8 @@ from shared.stopping import set_by_signals, wait_for
     help="Port to listen on; 0: any that is free.",
 )
 def command(work: Path, host: str, port: int) -> None:
+    if not host:
+        raise ConfigurationError(["--host: is empty; name an address of this machine, as in 127.0.0.1"])
     stop = set_by_signals(threading.Event())
     with serving(work, host, port) as address:
         say(f"the dashboard is at {address} (Ctrl-C ends it)")

@@ -12,13 +12,13 @@ import click
 from aggregator.commands import WORK
 from aggregator.launched import find_run
 from aggregator.model_card import export as write
-from shared.commands import say
+from shared.commands import NamedPath, say
 
 
 @click.command(help=__doc__)
 @click.argument("run")
 @WORK
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Folder to make; it must not exist yet.")
+@click.option("--output", type=NamedPath(), required=True, help="Folder to make; it must not exist yet.")
 @click.option("--onnx", is_flag=True, help="Also write model.onnx, compared with PyTorch; needs the extra onnx.")
 @click.option("--monai", is_flag=True, help="Also write a MONAI bundle, in monai/.")
 def command(run: str, work: Path, output: Path, onnx: bool, monai: bool) -> None:

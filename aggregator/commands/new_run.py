@@ -21,7 +21,7 @@ from aggregator.new_run import (
     tasks_with_images,
     with_answer,
 )
-from shared.commands import asked, say
+from shared.commands import NamedPath, asked, say
 from shared.errors import ConfigurationError
 from shared.escaping import quoted
 from shared.folder.durable import write_file
@@ -55,7 +55,7 @@ def _method(text: str) -> str:
 @click.option("--start", metavar="RUN", help="Begin with the model of an earlier run, or of an export in WORK/weights.")
 @click.option("--rounds", type=int, help="Rounds of training.")
 @click.option("--site", "sites", multiple=True, metavar="NAME", help="A site that is asked; once per site.")
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write; it must not exist yet.")
+@click.option("--output", type=NamedPath(dir_okay=False), help="File to write; it must not exist yet.")
 @click.option("--defaults", is_flag=True, help="Ask nothing: take the suggested values where no option says otherwise.")
 def command(
     *,
@@ -95,7 +95,7 @@ def command(
             said, draft = _asked(*question, partial(with_answer, work, configuration, said, name))
     if output is None:
         usual = work / f"{draft.answers.run}.yaml"
-        output = require_free(usual) if defaults else _asked("File", usual, click.Path(path_type=Path), require_free)
+        output = require_free(usual) if defaults else _asked("File", usual, NamedPath(), require_free)
     write_file(output, draft.text.encode())
     say(f"wrote {output}")
     validate = f"`dropfed-aggregator validate {quoted(output)} --work {quoted(work)}`"

@@ -15,7 +15,7 @@ from aggregator.launched import find_run
 from aggregator.report import document, find_model, report_text
 from aggregator.report.page import write_pages
 from aggregator.run_view import view_run
-from shared.commands import say
+from shared.commands import NamedPath, require_replaceable, say
 from shared.errors import ConfigurationError
 from shared.folder.durable import write_file
 
@@ -31,12 +31,12 @@ from shared.folder.durable import write_file
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    type=NamedPath(dir_okay=False, writable=True),
     help="File to write, as in report.json (default: standard output).",
 )
 @click.option(
     "--pages",
-    type=click.Path(path_type=Path, file_okay=False, writable=True),
+    type=NamedPath(file_okay=False, writable=True),
     help="Folder for report.html, which needs no other file, and for its figures and tables as files.",
 )
 def command(run: str, work: Path, as_json: bool, output: Path | None, pages: Path | None) -> None:
@@ -47,6 +47,8 @@ def command(run: str, work: Path, as_json: bool, output: Path | None, pages: Pat
         return
     if output is not None and not output.parent.is_dir():
         raise ConfigurationError([f"{output}: there is no folder {output.parent}; make it, or name another file"])
+    if output is not None:
+        _require_report(output, work)
     view = view_run(work, find_run(work, run))
     model = find_model(work, view.configuration)
     if as_json:
@@ -58,3 +60,14 @@ def command(run: str, work: Path, as_json: bool, output: Path | None, pages: Pat
     else:
         write_file(output, text.encode())
         say(f"wrote {output}")
+
+
+def _require_report(output: Path, work: Path) -> None:
+    """Check that a report takes the place of nothing but a report.
+
+    Raises:
+        ConfigurationError: another file is there.
+    """
+    require_replaceable(output, ".json", ".md", ".txt")
+    if output.exists() and any(output.resolve().is_relative_to(work / name) for name in ("invites", "runs", "sites")):
+        raise ConfigurationError([f"{output}: is a file that {work} needs; name another file"])

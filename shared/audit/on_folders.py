@@ -16,7 +16,7 @@ from shared.audit.archive import Archive, open_archive
 from shared.audit.reading import Reading
 from shared.audit.sites import by_site, read_folders, unnamed
 from shared.audit.verify import verified
-from shared.commands import AS_JSON, FILE_HERE, ask_password, say
+from shared.commands import AS_JSON, FILE_HERE, NamedPath, ask_password, say
 from shared.errors import ConfigurationError
 from shared.escaping import escape
 from shared.plurals import pluralize
@@ -44,9 +44,7 @@ def on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
 
     for decorate in (
         AS_JSON,
-        click.option(
-            "--ca-file", type=click.Path(path_type=Path, exists=True), help="Trust this certificate authority."
-        ),
+        click.option("--ca-file", type=NamedPath(exists=True), help="Trust this certificate authority."),
         click.option(
             "--secret-key",
             metavar="FILE",

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from shared.commands import work_option
+from shared.commands import NamedPath, work_option
 
 WORK = work_option("site.yaml")
 MODEL = click.option(
     "--model",
-    type=click.Path(path_type=Path),
+    type=NamedPath(),
     help="The model (default: the one in the work directory's final/; if that holds several, name one).",
 )
 FOR = click.option(

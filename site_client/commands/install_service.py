@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from shared.commands import say
+from shared.commands import NamedPath, say
 from site_client.commands import WORK
 from site_client.configuration import read_configuration
 from site_client.installation import UNITS, drafted_unit, install, password_file_of, require_linux, unit_name, unit_text
@@ -20,7 +20,7 @@ from site_client.installation import UNITS, drafted_unit, install, password_file
 )
 @click.option(
     "--password-file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
+    type=NamedPath(exists=True, dir_okay=False, resolve_path=True),
     help="File from which systemd gives the daemon the password. Only root may change it or the folders above it. "
     "Default: the one that the installed unit names; if there is none, the daemon reads WORK/password.",
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from shared.check import report
-from shared.commands import ask_password, say, values_by_name
+from shared.commands import NamedPath, ask_password, say, values_by_name
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.folder.address import is_public_link, shown, shown_user
 from shared.learning.tasks import task_names
@@ -26,15 +26,13 @@ from site_client.setup import joined, read_invite, require_unused, settings_of
 
 
 @click.command(help=__doc__)
-@click.argument("invite", type=click.Path(path_type=Path))
+@click.argument("invite", type=NamedPath())
 @WORK
 @click.option("--data", metavar="TASK=DIR", multiple=True, help="This hospital's images for a task; once per task.")
 @click.option("--url", help="The folder's address from here, if it is not the invite's.")
 @click.option("--user", help="User name for the folder, if the invite's is wrong. For a public link: its token.")
-@click.option(
-    "--ca-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Trust this certificate authority."
-)
-@click.option("--password-file", type=click.Path(path_type=Path, exists=True), help="Read the password from this file.")
+@click.option("--ca-file", type=NamedPath(exists=True, dir_okay=False), help="Trust this certificate authority.")
+@click.option("--password-file", type=NamedPath(exists=True), help="Read the password from this file.")
 def command(
     invite: Path,
     *,

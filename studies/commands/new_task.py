@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from shared.commands import say
+from shared.commands import NamedPath, say
 from shared.errors import ConfigurationError
 from shared.exchange.names import is_name
 from shared.learning.tasks import TASK_NAMES
@@ -27,7 +27,7 @@ _SAMPLE = "my_task"
 
 @click.command(help=__doc__)
 @click.argument("name")
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="The folder (default: ./NAME).")
+@click.option("--output", type=NamedPath(file_okay=False), help="The folder (default: ./NAME).")
 def command(name: str, output: Path | None) -> None:
     home = output or Path(name)
     sample = files("configs") / "new_task"

@@ -12,7 +12,7 @@ from typing import Literal
 
 import click
 
-from shared.commands import FILE_HERE
+from shared.commands import FILE_HERE, NamedPath
 from studies.play import play_study
 
 
@@ -20,7 +20,7 @@ from studies.play import play_study
 @click.argument("study_yaml", type=FILE_HERE)
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=NamedPath(file_okay=False),
     help="Folder for the results (default: beside STUDY_YAML).",
 )
 @click.option(

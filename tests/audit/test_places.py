@@ -116,6 +116,12 @@ def test_nothing_is_written_into_what_is_audited(home: Path, tmp_path: Path, whe
     assert not target.exists()
 
 
+def test_a_page_takes_the_place_of_nothing_but_a_page(home: Path, tmp_path: Path) -> None:
+    (kept := tmp_path / "site.yaml").write_text("kept")
+    told = refused("report", "--html", kept, home / "trial" / "folders" / "north")
+    assert "is there already, and does not end in .html; name another file" in told and kept.read_text() == "kept"
+
+
 def test_no_folder_is_made_for_what_is_written(home: Path, tmp_path: Path) -> None:
     target, north = tmp_path / "new" / "file", home / "trial" / "folders" / "north"
     CliRunner().invoke(main, ["make-key", str(tmp_path / "auditor.key")])

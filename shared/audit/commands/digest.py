@@ -15,7 +15,7 @@ from shared.audit import closing
 from shared.audit.archive import Archive, check_target
 from shared.audit.on_folders import KEY, check_key, end_with, findings_of, on_folders, readings_of, show_document
 from shared.audit.sites import absent_sites, empty_sites, open_folders, the_run
-from shared.commands import FILE_HERE, say
+from shared.commands import FILE_HERE, NamedPath, say
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.signing import SigningKey
@@ -27,8 +27,8 @@ KEY_BYTES = 80  # more than a file with a key has
 
 @click.command(help=__doc__)
 @click.argument("run")
-@click.option("--sign", "key_file", type=click.Path(path_type=Path), help="Sign the digest with the key in this file.")
-@click.option("--output", type=click.Path(path_type=Path), help="File to write the signed statement to.")
+@click.option("--sign", "key_file", type=NamedPath(), help="Sign the digest with the key in this file.")
+@click.option("--output", type=NamedPath(), help="File to write the signed statement to.")
 @click.option("--check", "signed", type=FILE_HERE, help="Compare with the signed statement in this file.")
 @click.option("--signer", metavar="HEX", help="The public key that must have signed it: what `make-key` printed.")
 @on_folders
