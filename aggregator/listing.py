@@ -80,7 +80,7 @@ def _state(store: RunStore, view: RunView) -> str:
     if store.stop_requested:
         return "being closed"
     if store.waits_in_queue:
-        return "queued"
+        return "queued, paused" if store.paused else "queued"
     opened, rounds = len(view.rounds), view.configuration.rounds
     where = f"round {opened} of {rounds}" if opened else f"before round 1 of {rounds}"
     return f"{'paused' if store.paused else 'open'}, {where if opened <= rounds else 'the closing round'}"

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from aggregator.comparison import summary_of
 from aggregator.configuration import bounds_of, read_configuration
+from aggregator.launched import unless_running
 from aggregator.model_card_text import (
     CardRun,
     CardSite,
@@ -125,6 +126,14 @@ class Form(Question[Formed]):
         return Formed(onnx=onnx, base_weights=base_weights(options), input=given)
 
 
+def _why_none(work: Path, store: RunStore) -> str:
+    """Return why a run has no final model, with what leads to one."""
+    if store.stop_requested:
+        return store.aborted() or f"it is being closed{unless_running(store, work)}"
+    ends = f"`dropfed-aggregator stop {store.run} --work {quoted(work)}` ends it with the best model so far"
+    return store.aborted() or f"it has not ended, and {ends}"
+
+
 def export(work: Path, store: RunStore, output: Path, *, onnx: bool = False, monai: bool = False) -> list[Path]:
     """Write the chosen model of a run and its card into a new folder, all or nothing.
 
@@ -140,9 +149,7 @@ def export(work: Path, store: RunStore, output: Path, *, onnx: bool = False, mon
         DropfedError: what is kept of the run is damaged, or a package is missing.
     """
     if (card := store.card()) is None:
-        ends = f"`dropfed-aggregator stop {store.run} --work {quoted(work)}` ends it with the best model so far"
-        why = store.aborted() or f"it has not ended, and {ends}"
-        raise ConfigurationError([f"{store.run} has no final model: {why}"])
+        raise ConfigurationError([f"{store.run} has no final model: {_why_none(work, store)}"])
     if output.exists():
         raise ConfigurationError([f"{output}: is there already and stays as it is; choose another folder"])
     if (onnx or monai) and card.task == EXTERNAL:

@@ -15,6 +15,7 @@ from aggregator.configuration import FILE, PUBLISHED_WEIGHTS, AggregatorConfigur
 from aggregator.preparation import run_problems
 from aggregator.store import runs_in
 from aggregator.warm_start import earlier_run, start_of
+from shared.check import said_in_place
 from shared.doors import Refusal, yaml_text
 from shared.errors import ConfigurationError, PluginError
 from shared.exchange.reading import KEPT_BYTES, check_record, dump_values, parse_yaml
@@ -112,7 +113,7 @@ def tasks_with_images(work: Path, configuration: AggregatorConfiguration) -> lis
     """
     found = [task for task in (*TASK_NAMES, *plugins.provided("tasks")) if task in configuration.heldout]
     if not found:
-        problem = f"{work / FILE}: heldout: names no folder of labelled images yet; add `heldout: {{TASK: DIR}}`"
+        problem = f"{work / FILE}: heldout: names no folder of labelled images yet; {said_in_place('heldout', 'TASK')}"
         raise ConfigurationError([f"{problem} with {' or '.join(TASK_NAMES)}"])
     return found
 

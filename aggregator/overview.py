@@ -246,7 +246,8 @@ def waiting_text(work: Path, store: RunStore, known: dict[str, Mirror | None]) -
     """
     opened = open_run_files(work, store, known=known)
     said = [site.agrees for site in view_of(opened, with_open_round=False).sites.values()]
-    return f"{store.run}, {said.count(True)} of {pluralize(len(said), 'site')} agreed, {said.count(False)} declined"
+    agreed = f"{said.count(True)} of {pluralize(len(said), 'site')} agreed, {said.count(False)} declined"
+    return f"{store.run}, {agreed}{', paused' if store.paused else ''}"
 
 
 def _told_software(there: str | None, here: str) -> str:

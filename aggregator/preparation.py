@@ -32,7 +32,7 @@ from aggregator.setup import kept_encryption_key
 from aggregator.site import open_ledger, read_needed_invite
 from aggregator.store import RunStore, ToldByCode, runs_in
 from aggregator.warm_start import load_start
-from shared.check import Finding
+from shared.check import Finding, said_in_place
 from shared.errors import ActionRequiredError, ConfigurationError, DataError, PluginError, told_of
 from shared.escaping import quoted
 from shared.exchange import names
@@ -321,8 +321,9 @@ def run_problems(run: RunConfiguration, configuration: AggregatorConfiguration, 
     _found(problems, lambda: task_of(run), f"{where}: ")
     if run.task in task_names() and run.task not in configuration.heldout and run.tolerance is not None:
         problems.append(
-            f"{work / FILE}: heldout: has no folder for {run.task}; add `heldout: {{{run.task}: DIR}}`, "
-            "DIR holding labelled images, laid out like a site's, for the tolerance check"
+            f"{work / FILE}: heldout: has no folder for {run.task}; "
+            + (f"add `{run.task}: DIR` there" if configuration.heldout else said_in_place("heldout", run.task))
+            + ", DIR holding labelled images, laid out like a site's, for the tolerance check"
         )
     return list(dict.fromkeys(problems))
 
@@ -644,7 +645,7 @@ def _site_problems(work: Path, run: RunConfiguration, configuration: AggregatorC
             _found(problems, partial(read_needed_invite, work, name))
             if key is not None and has_keys:
                 _found(problems, partial(_require_keys, work, run, name, key, encryption_key))
-    return problems
+    return list(dict.fromkeys(problems))  # a key that is not the right one is so for every site
 
 
 def _require_keys(work: Path, run: RunConfiguration, site: str, key: SigningKey, own: EncryptionKey | None) -> None:

@@ -23,6 +23,7 @@ from aggregator.provision_plan import Login, Step, Wish, plan, require_sense
 from aggregator.setup import invite_path, misfits, settle
 from aggregator.site import read_invite
 from shared.errors import ActionRequiredError, ConfigurationError
+from shared.folder.address import folder_here
 from shared.folder.durable import write_file
 from shared.folder.lock import make_work
 from shared.settings import kept_password
@@ -116,6 +117,11 @@ def revoke(work: Path, site: str, admin: Login | None) -> Iterator[str]:
     if access is None:
         known = ", ".join(sorted(configuration.sites))
         raise ConfigurationError([f"{site}: is not in {work / FILE}; the sites there are {known}"])
+    if folder_here(access.url) is not None:
+        raise ActionRequiredError(
+            f"{access.url} is a folder of this machine, which no server shares, and nothing was taken back: take the "
+            "rights in it from the site's account here"
+        )
     invite = read_invite(work, site)
     path = path_among_files(access.url, access.user)
     if path is None:

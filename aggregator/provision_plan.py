@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from aggregator.configuration import FILE
-from aggregator.owncloud import EVERYTHING, Account, Share, bytes_of, kept_quota
+from aggregator.owncloud import EVERYTHING, Account, Share, bytes_of, kept_quota, server_of
 from aggregator.setup import Entrance, led, misnamed
-from shared.errors import ConfigurationError
+from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.records.messages import Invite
+from shared.folder.address import folder_here
 
 NO_ADMIN = "--admin: is missing; only an administrator makes accounts and sets quotas"
 SharedBy = Literal["account", "share", "link"]
@@ -103,7 +104,7 @@ def require_sense(wish: Wish, owner: str, admin: str | None) -> None:
     Args:
         owner, admin: names of accounts.
     """
-    problems = misnamed((wish.federation, *wish.accounts))
+    problems = [*_misfits_of_server(wish.server), *misnamed((wish.federation, *wish.accounts))]
     known_as = str if wish.shared_by is None else str.casefold  # ownCloud knows accounts whatever the case
     of_account: dict[str, str] = {known_as(owner): "the aggregator"}
     for site, account in wish.accounts.items():
@@ -119,6 +120,16 @@ def require_sense(wish: Wish, owner: str, admin: str | None) -> None:
         problems.append("--passwords-in-invites: nobody here knows the passwords of accounts that were there before")
     if problems:
         raise ConfigurationError(problems)
+
+
+def _misfits_of_server(address: str) -> Iterator[str]:
+    if folder_here(address) is not None:
+        yield "SERVER: is a folder of this machine, which no server shares; invite sites to theirs by init"
+        return
+    try:
+        server_of(address)
+    except ActionRequiredError as error:
+        yield f"SERVER: {error}"
 
 
 def _misfits_of_quota(quota: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, 
 from aggregator.site import enrolled_in
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
-from shared.exchange.names import AGGREGATOR, FEDERATION, MIRROR, is_name
+from shared.exchange.names import AGGREGATOR, FEDERATION, MIRROR, NAME_FORM, is_name
 from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_yaml
 from shared.exchange.records.messages import Invite
 from shared.exchange.signing import KEY_FILE, SigningKey
@@ -90,7 +90,9 @@ def initialise(
 def misnamed(names: Iterable[str]) -> list[str]:
     """Return what is wrong with these names of federations and sites, a sentence for each."""
     return [
-        f"{name}: is not a name: use lower-case letters, digits, '-', '_' and '.', at most 64"
+        f"{name}: is what the aggregator itself is called; take another name"
+        if name == AGGREGATOR
+        else f"{name or repr(name)}: is not a name: use {NAME_FORM}"
         for name in names
         if not is_name(name) or name == AGGREGATOR
     ]

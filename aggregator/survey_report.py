@@ -74,7 +74,7 @@ def standing(asked: Asked) -> str:
     if asked.trouble is not None:
         return asked.trouble
     if asked.survey is None:
-        return "has not been asked; `dropfed-aggregator survey TASK` asks every site"
+        return "has not been asked"
     if asked.answer is None:
         return f"has not answered yet about {asked.survey.task}; its people may have to decide"
     if asked.answer.sheet is None:

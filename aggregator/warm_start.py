@@ -80,7 +80,7 @@ def _files(work: Path, name: str) -> tuple[Path, Path]:
     raise ConfigurationError(
         [
             f"start: {name} is no run here that has ended with a model, and {exports} is not there: put into it "
-            f"what `dropfed-aggregator export {name}` wrote"
+            f"what `dropfed-aggregator export {name} --output DIR` wrote"
         ]
     )
 

@@ -223,10 +223,15 @@ def free_scratch(folder: Folder) -> str:
     return free[0]
 
 
+def said_in_place(key: str, task: str) -> str:
+    """Return how settings that name no folder yet are to name one: a key that is there twice is refused."""
+    return f"write `{key}: {{{task}: DIR}}`, in place of `{key}: {{}}`"
+
+
 def names_no_folder(file: str, key: str) -> Finding:
     """Return what is said where settings name no folder of images yet."""
     tasks = " or ".join(task_names())
-    return Finding("warning", f"{file}: {key}: names no folder yet; add `{key}: {{TASK: DIR}}` with {tasks}")
+    return Finding("warning", f"{file}: {key}: names no folder yet; {said_in_place(key, 'TASK')}, with {tasks}")
 
 
 class LookAtImages(Question[list[Finding]]):

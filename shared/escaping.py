@@ -25,5 +25,8 @@ def uncomputed(text: str) -> str:
 
 
 def quoted(path: str | Path) -> str:
-    """Return a path as people type it in a command: quoted where a shell would not take it for one word."""
-    return subprocess.list2cmdline([str(path)]) if sys.platform == "win32" else shlex.quote(str(path))
+    """Return a path as people type it in a command: quoted where a shell would not take it for one word, and such that
+    no command takes it for an option.
+    """
+    typed = f"./{path}" if str(path).startswith("-") else str(path)
+    return subprocess.list2cmdline([typed]) if sys.platform == "win32" else shlex.quote(typed)

@@ -19,6 +19,7 @@ from deploy.local.scenarios import SCENARIOS
 from deploy.local.synthetic_octa import STYLES, write_site
 from shared.audit.cli import main as audit_command
 from shared.audit.verify import verify
+from shared.exchange.names import NAME_FORM
 from shared.exchange.reading import parse_yaml
 from shared.exchange.records.run import RunConfiguration
 from shared.folder.durable import hash_file
@@ -182,6 +183,6 @@ def test_bad_data_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "data" / "Bad Name" / "images").mkdir(parents=True)
     bad = CliRunner().invoke(main, ["--data", "data"])
     assert bad.exit_code == 2
-    assert bad.stderr == "data/Bad Name: is not a name: use lower-case letters, digits, '-', '_' and '.', at most 64\n"
+    assert bad.stderr == f"data/Bad Name: is not a name: use {NAME_FORM}\n"
     (tmp_path / "empty").mkdir()
     assert "has no sub-folder with images/" in CliRunner().invoke(main, ["--data", "empty"]).stderr

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.escaping import uncomputed
+from shared.escaping import quoted, uncomputed
 
 
 @pytest.mark.parametrize("delimiter", [",", ";"])
@@ -20,6 +20,10 @@ def test_no_spreadsheet_computes_it_wherever_that_begins_a_cell(texts: list[str]
     csv.writer(table).writerow([uncomputed(text) for text in texts])
     (cells,) = csv.reader(io.StringIO(table.getvalue()), delimiter=delimiter)
     assert not [cell for cell in cells if cell.strip().startswith(("=", "+", "-", "@"))]
+
+
+def test_no_command_takes_a_path_for_an_option() -> None:
+    assert [quoted(path) for path in ("-y.yaml", "a-y.yaml", "/a b")] == ["./-y.yaml", "a-y.yaml", "'/a b'"]
 
 
 def test_what_is_none_stays_as_it_is() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -260,6 +261,10 @@ def test_what_is_asked_and_written_is_valid(prepared: Path, tmp_path: Path) -> N
     assert {path: path.stat().st_mtime_ns for path in prepared.rglob("*")} == before
     told = json.loads(command("validate", output, "--work", prepared, "--json").output)
     assert (told["problems"], told["findings"][0]["grade"]) == (0, "ok")
+    (stopped := RunStore(prepared, "mine")).request_stop()
+    told = f"ok       {output}: mine can be launched: it was stopped, and is closed with the best model so far\n"
+    assert told in command("validate", output, "--work", prepared).output
+    shutil.rmtree(stopped.home)
 
 
 def test_what_a_file_that_was_cut_off_leaves_to_the_defaults_is_told(prepared: Path, tmp_path: Path) -> None:
@@ -326,7 +331,7 @@ def test_flags_alone_ask_nothing_and_nothing_is_written_over(prepared: Path, tmp
     ("flags", "sentence"),
     [
         (("--task", "hearts"), "there is no 'hearts'; the tasks are"),
-        (("--task", "dr_staging"), "heldout: has no folder for dr_staging"),
+        (("--task", "dr_staging"), "heldout: has no folder for dr_staging; add `dr_staging: DIR` there, DIR holding"),
         (("--method", "magic"), "there is no method magic; use one of"),
         (("--method", "centralised"), "is a reference for comparisons"),
         (("--site", "atlantis"), "new run: sites: atlantis is not in"),

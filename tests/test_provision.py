@@ -494,6 +494,11 @@ def test_what_cannot_be_taken_back_is_said(work: Path, cloud: OwnCloud, tmp_path
     other = tmp_path / "other"
     url = "https://dav.example.org/north/"
     assert run("init", "--work", other, "--federation", "retina", "--site", f"north={url}").exit_code == 0
+    here = run("init", "--work", other, "--federation", "retina", "--site", f"south={tmp_path.as_uri()}")
+    assert here.exit_code == 0 and "warning" not in here.output, "its invite has no address that could be warned of"
+    refused = run("revoke", "south", "--work", other)
+    told = f"{tmp_path.as_uri()} is a folder of this machine, which no server shares, and nothing was taken back"
+    assert refused.exit_code == 1 and refused.output.startswith(told)
     refused = run("revoke", "north", "--work", other)
     assert refused.exit_code == 1
     assert "nothing was taken back: have whoever runs the server take account north's rights there" in refused.output
@@ -513,6 +518,12 @@ def test_refusals_are_sentences(work: Path, cloud: OwnCloud, monkeypatch: pytest
         (("--site", "a", "--site", "a"), "names a site twice"),
     ):
         assert problem in provision(work, cloud.url, "--by", "share", sites=sites).output
+    for server, problem in (
+        ("quark", "SERVER: The folder's address is malformed"),
+        ("file:///srv", "is a folder of this"),
+    ):
+        refused = provision(work, server, "--by", "share")
+        assert refused.exit_code == 2 and problem in refused.output
     assert "nobody here knows" in provision(work, cloud.url, "--by", "share", "--passwords-in-invites").output
     cloud.least_password = 100
     refused = by_accounts(work, cloud)

@@ -206,6 +206,11 @@ def test_a_run_that_is_queued_is_called_so_until_launch_comes_to_it(run: Played,
     store.queue()
     assert aggregator_says(run).startswith(f"run {RUN}: queued, round 0 of ")
     assert [each.state for each in list_runs(work)] == ["queued"]
+    (store.home / "pause").touch()
+    assert [each.state for each in list_runs(work)] == ["queued, paused"]
+    listed = CliRunner().invoke(aggregator_command, ["queue", "--work", str(work)])
+    assert listed.output.startswith(f"{RUN}, ") and listed.output.endswith(" declined, paused\n")
+    (store.home / "pause").unlink()
     take_turn(work, RUN)
     assert aggregator_says(run).startswith(f"run {RUN}: open, round 0 of ")
     assert [each.state for each in list_runs(work)] == ["open, before round 1 of 1"]

@@ -12,7 +12,7 @@ import click
 from aggregator.commands import WORK
 from aggregator.setup import initialise, invite_path
 from shared.commands import say, values_by_name
-from shared.folder.address import is_near
+from shared.folder.address import folder_here, is_near
 
 
 @click.command(help=__doc__)
@@ -35,8 +35,9 @@ def command(work: Path, federation: str, sites: tuple[str, ...], user: str, site
     made = initialise(work, federation, urls, user, theirs)
     for path in made:
         say(f"wrote {path}")
-    for invite in (invite_path(work, name) for name, url in (urls | theirs).items() if is_near(url)):
-        if invite in made:
+    for name, url in (urls | theirs).items():
+        invite = invite_path(work, name)
+        if invite in made and folder_here(url) is None and is_near(url):
             remedy = "write into it, as url, where the hospital reaches its folder"
             say(f"warning: {invite} has an address that other networks do not reach: {remedy}", err=True)
     if not made:

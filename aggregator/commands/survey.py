@@ -1,4 +1,4 @@
-"""Ask every site for a sheet of figures about its images of TASK, before any run.
+"""Ask every site for a sheet of figures about its images of TASK, before any run. Exit 1 if one could not be asked.
 
 With --report show the sheets that came. Each site decides, by its policy or a person. Nothing but the sheet leaves, and
 no figure in it is about few images.
@@ -31,10 +31,14 @@ from shared.folder.lock import work_lock
 def command(task: str | None, work: Path, classes: str | None, reports: bool, as_json: bool) -> None:
     configuration = read_configuration(work)
     if reports == (task is not None):
-        raise click.UsageError("name the TASK to ask about, or say --report to see what came")
+        raise click.UsageError("name the TASK to ask about, or say --report to see what came, not both")
+    if as_json and not reports:
+        raise click.UsageError("--json prints what came: say --report with it")
     if task is None:
         asked = collect(work, configuration)
         say(json.dumps(document(asked), indent=2) if as_json else report_text(asked).rstrip("\n"))
+        if not as_json and any(each.survey is None and each.trouble is None for each in asked):
+            say(f"ask every site: `dropfed-aggregator survey TASK --work {quoted(work)}`")
         return
     named = None if classes is None else [name.strip() for name in classes.split(",") if name.strip()]
     by = classes_of(task, named)
@@ -45,3 +49,5 @@ def command(task: str | None, work: Path, classes: str | None, reports: bool, as
         say(f"{each.site}: {'asked' if each.trouble is None else standing(each)}")
     say(f"counted by: {', '.join(by) if by else 'nothing; --classes names what'}")
     say(f"see what came: `dropfed-aggregator survey --report --work {quoted(work)}`")
+    if any(each.trouble for each in asked):
+        raise SystemExit(1)

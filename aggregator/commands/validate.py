@@ -25,6 +25,8 @@ from shared.plurals import pluralize
 def command(run_yaml: Path, work: Path, as_json: bool) -> None:
     prepared = prepare(work, run_yaml)
     run = prepared.begun.run
-    what = f"{run_yaml}: {run.run} can be launched: {run.task} by {run.method}, {pluralize(run.rounds, 'round')}"
-    can_be = [] if RunStore(work, run.run).is_over else [Finding("ok", what)]
+    store, what = RunStore(work, run.run), f"{run.task} by {run.method}, {pluralize(run.rounds, 'round')}"
+    if store.stop_requested:
+        what = "it was stopped, and is closed with the best model so far"
+    can_be = [] if store.is_over else [Finding("ok", f"{run_yaml}: {run.run} can be launched: {what}")]
     report([*can_be, *prepared.begun.remarks], as_json=as_json)

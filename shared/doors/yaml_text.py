@@ -99,7 +99,7 @@ def _decoded(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise _refused(f"holds bytes that are not UTF-8 (the first at {error.start})", None) from None
+        raise _refused(f"holds bytes that are not UTF-8 (the first at {error.start}); save it as UTF-8", None) from None
 
 
 def _parsed(text: str) -> Iterator[yaml.Event]:

@@ -89,14 +89,11 @@ Kind = Literal["offer", "consent", "withdrawal", "round", "update", "verdict", "
 _DEVICES = r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)"
 """What Windows takes for a device, with any suffix; nor does it keep a dot at the end of a name."""
 NAME_PATTERN = rf"^(?!{_DEVICES})[a-z0-9](?:[a-z0-9._-]{{0,62}}[a-z0-9_-])?$"
-Name = Annotated[
-    str,
-    text_like(
-        NAME_PATTERN,
-        "lower-case letters, digits, '-', '_' and '.', at most 64, of which the first is a letter or digit and the "
-        "last no '.'; and not a name of Windows's own, such as con or nul",
-    ),
-]
+NAME_FORM = (
+    "lower-case letters, digits, '-', '_' and '.', at most 64, of which the first is a letter or digit and the last no "
+    "'.'; and not a name of Windows's own, such as con or nul"
+)
+Name = Annotated[str, text_like(NAME_PATTERN, NAME_FORM)]
 
 
 @dataclass(frozen=True, kw_only=True)

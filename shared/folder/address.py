@@ -77,10 +77,12 @@ def checked_address(url: str) -> str:
         ActionRequiredError: it is neither, or a folder of another machine: ``file:////MACHINE/PATH``.
     """
     here = folder_here(url)
+    if here is None and ("://" not in url or url.startswith("file:")):
+        raise ActionRequiredError(f"{_MALFORMED}, or as file:///PATH if it is a folder of this machine")
     if here is None:
         return checked_url(url)
-    if "\0" in str(here):
-        raise ActionRequiredError(_MALFORMED)
+    if "\0" in str(here) or ".." in here.parts:  # which would be a second name of a folder
+        raise ActionRequiredError(f"{_MALFORMED}, or as file:///PATH without '..'")
     if here.as_posix().startswith("//"):
         raise ActionRequiredError(
             "The folder's address is that of another machine's folder: write it as https://HOST/PATH"

@@ -25,7 +25,7 @@ IN_USE_S = 5.0  # how long a file may be looked into by another process where no
 _NO_ROOM = 1 << 16  # bytes: less than the record that is written next may need
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _UNKNOWN = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}  # what a disk says to a call that it does not have
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_REFUSED = {errno.EACCES, errno.EPERM}
 
 
 @contextmanager
@@ -225,9 +225,14 @@ def full_disk(path: Path) -> str | None:
 
 def disk_trouble(error: OSError, path: Path) -> ActionRequiredError | TransientError:
     """Translate what the operating system says about a local file into a sentence with a remedy."""
-    where = error.filename or path
+    where = Path(error.filename) if isinstance(error.filename, str) else path
+    where = where.with_name(complete_name(where.name)) if where.name else where
     if error.errno in _FULL:
         return ActionRequiredError(f"The disk with {where} is full: free some space there.")
+    if error.errno == errno.EROFS:
+        return ActionRequiredError(
+            f"{where} cannot be written, its disk can only be read: have it mounted writable, or name another place."
+        )
     if error.errno in _REFUSED:
         remedy = (
             "change its rights, or end what has it open" if sys.platform == "win32" else "change its owner or rights"

@@ -136,6 +136,14 @@ def test_init_refuses_names_it_cannot_use(tmp_path: Path) -> None:
     result = init(tmp_path / "a", "aggregator=https://x/", federation="Retina")
     assert result.exit_code == 2
     assert {line.split(":")[0] for line in result.output.splitlines()} == {"Retina", "aggregator"}
+    told = init(tmp_path / "a", "con=https://x/", "a.=https://y/", "aggregator=https://x/", federation="").output
+    for name, why in (
+        ("con", "and not a name of Windows's own, such as con or nul"),
+        ("a.", "of which the first is a letter or digit and the last no '.'"),
+        ("''", "lower-case letters"),
+        ("aggregator", "is what the aggregator itself is called; take another name"),
+    ):
+        assert [why in line for line in told.splitlines() if line.startswith(f"{name}: ")] == [True]
     assert "must be NAME=URL" in init(tmp_path / "a", "north").output
     assert not (tmp_path / "a").exists()
 
@@ -228,6 +236,43 @@ def test_neither_command_takes_the_others_directory(federation: Federation, tmp_
         result = run(aggregator, *arguments, "--work", site_work)
         assert result.exit_code == 2
         assert f"{site_work}: is a site's work directory" in result.output
+
+
+def test_init_changes_nothing_where_a_file_is_in_the_way(tmp_path: Path) -> None:
+    work = tmp_path / "a"
+    assert init(work, "north=https://host/north/").exit_code == 0
+    written = (work / "aggregator.yaml").read_bytes()
+    (work / "passwords").rmdir()
+    (work / "passwords").touch()
+    assert init(work, "south=https://host/south/").exit_code == 1
+    assert (work / "aggregator.yaml").read_bytes() == written
+
+
+def test_whom_no_survey_reaches_is_told_by_the_exit_code_too(tmp_path: Path) -> None:
+    assert init(tmp_path / "a", f"north={tmp_path.as_uri()}").exit_code == 0
+    told = run(aggregator, "survey", "octa_segmentation", "--work", tmp_path / "a")
+    assert (told.exit_code, told.output.splitlines()[0]) == (
+        1,
+        "north: the site has not joined yet: its card is not in the folder",
+    )
+    told = run(aggregator, "survey", "--report", "--work", tmp_path / "a")
+    asks = f"ask every site: `dropfed-aggregator survey TASK --work {tmp_path / 'a'}`\n"
+    assert told.exit_code == 0 and told.output.endswith(asks)
+    told = run(aggregator, "survey", "octa_segmentation", "--json", "--work", tmp_path / "a")
+    assert told.exit_code == 2 and "say --report with it" in told.output
+
+
+def test_an_invite_that_is_missing_is_made_by_init(tmp_path: Path) -> None:
+    work, north = tmp_path / "a", "north=https://host/north/"
+    assert init(work, north).exit_code == 0
+    (invite := work / "invites" / "north.json").unlink()
+    told = run(aggregator, "check", "--work", work).output
+    makes = f"`dropfed-aggregator init --work {work}` with --federation and --site makes it"
+    assert f"problem  north: {invite} is missing: {makes}" in told
+    assert "heldout: names no folder yet; write `heldout: {TASK: DIR}`, in place of `heldout: {}`, with " in told
+    shutil.copy(work / "signing.key", tmp_path / "kept")
+    made = init(work, north)
+    assert made.exit_code == 0 and made.output.startswith(f"wrote {invite}\n")
 
 
 def test_init_again_makes_no_second_key(tmp_path: Path) -> None:

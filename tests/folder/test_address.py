@@ -26,6 +26,15 @@ def test_no_other_address_is_taken(url: str) -> None:
         checked_address(url)
 
 
+def test_a_folder_here_has_one_address_and_who_leaves_its_beginning_out_is_told_it(tmp_path: Path) -> None:
+    with pytest.raises(ActionRequiredError, match=r"malformed: .*, or as file:///PATH without '\.\.'$"):
+        checked_address(f"{tmp_path.as_uri()}/../north")
+    with pytest.raises(
+        ActionRequiredError, match=r"malformed: .*, or as file:///PATH if it is a folder of this machine$"
+    ):
+        checked_address(str(tmp_path))
+
+
 def test_no_server_is_reached_by_the_address_of_a_folder_here(tmp_path: Path) -> None:
     with pytest.raises(ActionRequiredError, match="malformed"):
         checked_url(tmp_path.as_uri())

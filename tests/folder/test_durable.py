@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -14,6 +15,7 @@ from shared.exchange.encryption import EncryptionKey
 from shared.folder.durable import (
     ARRIVING,
     copy_content,
+    disk_trouble,
     link_file,
     put_where_nothing_is,
     read_private,
@@ -191,6 +193,14 @@ def test_a_copy_to_another_disk_is_whole(tmp_path: Path) -> None:
         assert target.read_bytes() == content
     finally:
         target.unlink(missing_ok=True)
+
+
+def test_of_a_disk_that_can_only_be_read_people_are_told_the_file_that_they_know(tmp_path: Path) -> None:
+    error = OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path / ".pause.writing"))
+    told = (
+        f"{tmp_path / 'pause'} cannot be written, its disk can only be read: have it mounted writable, or name another "
+    )
+    assert str(disk_trouble(error, tmp_path)) == f"{told}place."
 
 
 def test_a_secret_may_come_through_a_pipe_that_somebody_names() -> None:
