@@ -70,7 +70,8 @@ def initialise(
     problems += misfits(work, federation, wanted)
     for name, url in site_urls.items():
         if name not in urls or invite_path(work, name).exists():
-            where = f"change url in {invite_path(work, name)}" if name in urls else f"add --site {name}=URL"
+            invite = invite_path(work, name)
+            where = f"change url in {invite}" if invite.exists() else f"add --site {name}=URL"
             problems.append(f"--site-url {name}: is for an invite that is made now; {where}")
         try:
             checked_address(url)

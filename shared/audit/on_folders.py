@@ -38,6 +38,8 @@ def on_folders(command: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         check_key("--key", key, "aggregator")
+        if "" in folder:  # which would be the present one
+            raise ConfigurationError(["FOLDER: is empty; name a folder"])
         ask = partial(ask_password, instead="set DROPFED_PASSWORD")
         archive = open_archive(folder, user=user, ca_file=ca_file, ask_password=ask, secret_key=secret_key)
         return command(archive=archive, key=key, **options)

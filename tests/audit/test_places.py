@@ -116,6 +116,10 @@ def test_nothing_is_written_into_what_is_audited(home: Path, tmp_path: Path, whe
     assert not target.exists()
 
 
+def test_an_empty_name_is_no_folder() -> None:
+    assert refused("verify", "") == "FOLDER: is empty; name a folder\n"
+
+
 def test_a_page_takes_the_place_of_nothing_but_a_page(home: Path, tmp_path: Path) -> None:
     (kept := tmp_path / "site.yaml").write_text("kept")
     told = refused("report", "--html", kept, home / "trial" / "folders" / "north")

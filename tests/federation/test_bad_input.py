@@ -221,6 +221,8 @@ def test_an_invite_says_where_the_site_reaches_its_folder(tmp_path: Path) -> Non
     again = init(work, f"north={here}", site_urls=("north=http://bob:hunter2@h/", "south=https://h/"))
     assert again.exit_code == 2 and "hunter2" not in again.output
     assert f"is for an invite that is made now; change url in {work / 'invites' / 'north.json'}" in again.output
+    alone = init(work, "west=https://hub/w", site_urls=(f"north={there}",))
+    assert f"is for an invite that is made now; change url in {work / 'invites' / 'north.json'}" in alone.output
     assert "--site-url north: The folder's address contains" in again.output
     assert "--site-url south: is for an invite that is made now; add --site south=URL" in again.output
 
