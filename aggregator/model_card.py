@@ -22,7 +22,6 @@ from pathlib import Path
 
 from aggregator.comparison import summary_of
 from aggregator.configuration import bounds_of, read_configuration
-from aggregator.launched import unless_running
 from aggregator.model_card_text import (
     CardRun,
     CardSite,
@@ -129,7 +128,7 @@ class Form(Question[Formed]):
 def _why_none(work: Path, store: RunStore) -> str:
     """Return why a run has no final model, with what leads to one."""
     if store.stop_requested:
-        return store.aborted() or f"it is being closed{unless_running(store, work)}"
+        return store.aborted() or f"it is being closed, and {store.goes_on_by} does that if no aggregator is at work"
     ends = f"`dropfed-aggregator stop {store.run} --work {quoted(work)}` ends it with the best model so far"
     return store.aborted() or f"it has not ended, and {ends}"
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from aggregator.configuration import FILE, AggregatorConfiguration, SiteAccess, read_configuration
-from aggregator.site import enrolled_in
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
-from shared.exchange.names import AGGREGATOR, FEDERATION, MIRROR, NAME_FORM, is_name
+from shared.exchange.names import AGGREGATOR, FEDERATION, MIRROR, NAME_FORM, SITE_CARD, is_name
 from shared.exchange.reading import check_record, dump_values, dump_yaml, parse_yaml
 from shared.exchange.records.messages import Invite
 from shared.exchange.signing import KEY_FILE, SigningKey
@@ -83,7 +82,7 @@ def initialise(
     entrances = {  # a site that has joined needs none any more
         name: Entrance(site_urls.get(name, access.url), name)
         for name, access in sites.items()
-        if not invite_path(work, name).exists() and enrolled_in(work / "sites" / name) is None
+        if not (invite_path(work, name).exists() or (work / "sites" / name / MIRROR / SITE_CARD).exists())
     }
     return settle(work, federation, wanted, entrances, {})
 

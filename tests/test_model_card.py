@@ -233,7 +233,7 @@ def test_a_run_without_a_final_model(played: Played, tmp_path: Path) -> None:
         "open has no final model: it has not ended, and `dropfed-aggregator stop open --work"
     )
     RunStore(work, "open").request_stop()
-    closing = "open has no final model: it is being closed; the aggregator is not running: `dropfed-aggregator launch "
+    closing = "open has no final model: it is being closed, and `dropfed-aggregator launch "
     assert export(work, tmp_path / "model", "open").output.startswith(closing)
     RunStore(work, "open").abort("nobody agreed")
     assert export(work, tmp_path / "model", "open").output == "open has no final model: nobody agreed\n"
