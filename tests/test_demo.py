@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from aggregator.new_run import Answers, filled_in
-from deploy.local.demo import POLICY, _daemon, main, run_configuration
+from deploy.local.demo import POLICY, _daemon, main, run_configuration, table_of_sites
 from deploy.local.scenarios import SCENARIOS
 from deploy.local.synthetic_octa import STYLES, write_site
 from shared.audit.cli import main as audit_command
@@ -130,6 +132,19 @@ def test_the_demo_runs_on_a_folder_of_images_and_says_what_serves_as_held_out_se
         assert (scores["classes"], scores["test_images"], scores["theta"], scores["weight"]) == (None, 2, None, 0.5)
         assert 0 <= scores["before"] <= 1 and 0 <= scores["after"] <= 1
     assert "validation images of clinic-a serve for the tolerance check" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("beside", [("60", "0.248"), ("60", "4", "0.123", "0.248")])
+def test_each_site_keeps_to_one_line_of_80_columns(beside: tuple[str, ...]) -> None:
+    header = ("site", "before training", "after", "north alone", "chosen model ± 1.96 standard errors", "test images")
+    header = (*header, *("grades", "θ", "weight")[-len(beside) + 1 :])
+    rows = [(site, "0.466", "0.829", "other classes", "0.774 to 0.885", *beside) for site in ("north", "south")]
+    console = Console(width=80, file=io.StringIO())
+    console.print(table_of_sites(header, rows, console.width))
+    told = console.file.getvalue().splitlines()
+    assert [[cell.strip() for cell in line.split("│")[1:-1]] for line in told if line.startswith("│")] == [
+        list(row) for row in rows
+    ]
 
 
 @pytest.mark.long

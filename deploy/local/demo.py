@@ -300,15 +300,7 @@ def _finish(scenario: Scenario, run: RunConfiguration, alone: Alone, seconds: fl
         [*(cell.text for cell in row), *(_shown(scores.get(row[0].text, {}).get(name)) for name in told)]
         for row in compared.shown
     ]
-    site, *header = (*compared.header, *(_COLUMNS[name] for name in told))
-    table = Table(Column(site, overflow="fold"))
-    for number, name in enumerate(header, start=1):
-        # Headers take further lines, so that each site keeps to one on a terminal of 80 columns.
-        width = max(map(len, (*name.split(), *(row[number] for row in rows))))
-        table.add_column(name, width=width, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    console.print(table_of_sites((*compared.header, *(_COLUMNS[name] for name in told)), rows, console.width))
     for note in compared.notes:
         console.print(f"{note}.", markup=False, soft_wrap=True)
     console.print(f"{pluralize(run.rounds, 'round')} in {seconds:.0f} s", markup=False)
@@ -316,6 +308,23 @@ def _finish(scenario: Scenario, run: RunConfiguration, alone: Alone, seconds: fl
     console.print(f"  final model    {final}")
     console.print(f"  report         {HOME / 'report.md'}   numbers: {HOME / 'summary.json'}")
     _try_next(HOME / "sites" / run.sites[0], HOME / "data" / run.sites[0] / "images", run.run)
+
+
+def table_of_sites(header: Sequence[str], rows: Sequence[Sequence[str]], columns: int) -> Table:
+    """Return a table in which each site keeps to one line, as far as that is possible.
+
+    Args:
+        columns: of the terminal.
+    """
+    # Headers take further lines for that; where it is not enough, cells stand close to each other.
+    widths = [max(map(len, (*name.split(), *cells))) for name, *cells in zip(header, *rows, strict=True)]
+    is_wide = sum(width + 3 for width in widths) + 1 > columns
+    table = Table(Column(header[0], overflow="fold"), padding=0 if is_wide else (0, 1))
+    for name, width in zip(header[1:], widths[1:], strict=True):
+        table.add_column(name, width=width, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _try_next(site: Path, images: Path, run: str) -> None:
