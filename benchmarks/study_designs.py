@@ -120,9 +120,6 @@ _OCTA_AT_LENGTH = {
     "arms": {
         **_AT_LENGTH["arms"],  # type: ignore[dict-item]
         "FedAvg, at a site outside": {"method": "fedavg", "leave_one_out": True},
-        "FedUAA": {"method": "feduaa"},
-        "sequential": {"method": "sequential", "epochs": 3},  # a round asks one site of three
-        "combined, equal": {"method": "centralised", "images_per_site": "fewest"},
     },
 }
 
