@@ -36,7 +36,7 @@ def decide(work: Path, run: str, answer: Literal["yes", "no"]) -> None:
         )
         raise ConfigurationError([f"{run}: cannot be agreed to, for the daemon would decline it: {refused}; {remedy}"])
     with deciding(work):
-        # Its images may have taken long: so did others who decide here.
+        # Reading the images may have taken long, and others decide here too.
         _require_open(work, run)
         if decision(work, run) != before:
             others = f"others here have decided meanwhile; see `dropfed-site status --work {quoted(work)}`"
