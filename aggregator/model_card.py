@@ -127,10 +127,12 @@ class Form(Question[Formed]):
 
 def _why_none(work: Path, store: RunStore) -> str:
     """Return why a run has no final model, with what leads to one."""
+    if aborted := store.aborted():
+        return aborted
     if store.stop_requested:
-        return store.aborted() or f"it is being closed, and {store.goes_on_by} does that if no aggregator is at work"
+        return f"it is being closed, and {store.goes_on_by} does that if no aggregator is at work"
     ends = f"`dropfed-aggregator stop {store.run} --work {quoted(work)}` ends it with the best model so far"
-    return store.aborted() or f"it has not ended, and {ends}"
+    return f"it has not ended, and {ends}"
 
 
 def export(work: Path, store: RunStore, output: Path, *, onnx: bool = False, monai: bool = False) -> list[Path]:

@@ -31,15 +31,13 @@ class Rotation:
 
     Args:
         key: the new public key.
-        enrolled: the hospitals that have to name it before they go on.
-        unnamed: for each of these the keys that it has to name one after the other, as far as is known here; the last
-            is the new one.
+        unnamed: by hospital that has joined, the keys that it has to name one after the other before it goes on, as far
+            as is known here; the last is the new one.
         invited: those that have not joined yet, and need their invite anew.
         lost: those that no longer stand in ``aggregator.yaml`` and know neither this key nor the one before.
     """
 
     key: str
-    enrolled: Sequence[str]
     unnamed: Mapping[str, Sequence[str]]
     invited: Sequence[str]
     lost: Sequence[str]
@@ -110,7 +108,7 @@ def rotate(work: Path) -> Rotation:
         write_invite(work, site, invite.model_copy(update={"aggregator_key": new.public}))
     (work / NEW_KEY_FILE).replace(work / KEY_FILE)
     sync_folder(work)
-    return Rotation(new.public, [*found.ledgers], unnamed, [*found.invites], found.lost)
+    return Rotation(new.public, unnamed, [*found.invites], found.lost)
 
 
 def _unnamed(ledger: Mirror) -> list[str]:
