@@ -189,6 +189,7 @@ FIGURES = (
     Figure("study-octa", f"benchmarks.studies octa {OCTA}", _STUDY),
     Figure("study-retinopathy", f"benchmarks.studies retinopathy {HRF}", _STUDY),
     Figure("study-octa-at-length", f"benchmarks.studies octa-at-length {OCTA}", _STUDY),
+    Figure("study-octa-comparators", f"benchmarks.studies octa-comparators {OCTA}", _STUDY),
     Figure("study-fundus-at-length", f"benchmarks.studies fundus-at-length {FUNDUS}", _STUDY),
     *(
         Figure(f"study-{name}", f"benchmarks.studies {name}", _STUDY)

@@ -8,7 +8,8 @@ The second plays nothing: it writes every study's tables anew, from its record.
 octa: vessels in OCTA images on a small budget. DIR holds ``rossa_manual`` and ``rossa_semiautomatic``, each with
 ``images`` and ``masks``; every fourth image is taken.
 octa-at-length: the same with the third site, ``synthetic``, every other image, crops at full resolution, half the
-published widths, and as many rounds as it takes.
+published widths, and as many rounds as it takes; octa-comparators: beside the same arms the plain mean, one site
+after the other, and all images in one place but equally many of each site.
 retinopathy: healthy eyes against eyes with diabetic retinopathy in colour photographs. DIR is the HRF set, ``images``
 and ``labels.csv`` with ``id`` and ``class``. There is one such set only: its photographs are dealt out to two sites in
 turn, so the sites differ by chance alone.

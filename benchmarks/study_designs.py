@@ -122,6 +122,15 @@ _OCTA_AT_LENGTH = {
         "FedAvg, at a site outside": {"method": "fedavg", "leave_one_out": True},
     },
 }
+_OCTA_COMPARATORS = {
+    **_AT_LENGTH,
+    "arms": {
+        **_AT_LENGTH["arms"],  # type: ignore[dict-item]
+        "mean": {"method": "mean"},
+        "combined, equal": {"method": "centralised", "images_per_site": "fewest"},
+        "sequential": {"method": "sequential", "epochs": 3},  # a round asks one site of three
+    },
+}
 
 
 _FUNDUS_AT_LENGTH = {
@@ -451,6 +460,7 @@ def _as_many_as_in_the_paper(root: Path, _: Path) -> Data:
 DESIGNS = {
     "octa": Design(_VESSELS, _octa, needs_images=True),
     "octa-at-length": Design(_OCTA_AT_LENGTH, _octa_at_length, needs_images=True),
+    "octa-comparators": Design(_OCTA_COMPARATORS, _octa_at_length, needs_images=True),
     "fundus-at-length": Design(_FUNDUS_AT_LENGTH, _fundus, needs_images=True),
     "retinopathy": Design(_RETINOPATHY, _retinopathy, needs_images=True),
     "theta": Design(_THETA, _troubled_sites),
