@@ -124,6 +124,7 @@ _OCTA_AT_LENGTH = {
 }
 _OCTA_COMPARATORS = {
     **_AT_LENGTH,
+    "study": "octa-at-length",  # so the cells of the arms that both have are the same
     "arms": {
         **_AT_LENGTH["arms"],  # type: ignore[dict-item]
         "mean": {"method": "mean"},
