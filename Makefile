@@ -35,8 +35,8 @@ demo: $(READY)      ## a whole federation on this machine; TASK= METHOD= ROUNDS=
 test: $(READY)      ## what each change must pass, on all cores
 	@$(PYTEST) -n auto --dist loadfile --no-loadscope-reorder
 
-test-quick: $(READY)      ## the tests of parsers, folders, exchange and audit: neither training nor whole federations
-	@$(PYTEST) -n auto --dist loadfile $(addprefix tests/,doors exchange folder audit fuzz old_mistakes)
+test-quick: $(READY)      ## the tests of parsers, folders, exchange, audit and the figures' marks: neither training nor whole federations
+	@$(PYTEST) -n auto --dist loadfile $(addprefix tests/,doors exchange folder audit fuzz old_mistakes test_figures.py)
 
 test-long: $(READY)      ## the tests that take long, and every case of what `make test` shows by a few; those of MONAI's networks skip where it is not installed
 	@$(PYTEST) -m long

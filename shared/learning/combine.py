@@ -137,14 +137,14 @@ class Combined:
         for start in range(0, len(total), most):
             count = min(most, len(total) - start)
             part = _Part(name, start, count, self.before, self._opened, self.updates, self.rule)
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore"):  # step 3 finds it
                 is_averaged = name in self.buffers
                 found = part.mean() if is_averaged else self._combined(part, group)
-            if np.shape(found) != (count,):  # numpy would repeat a single number
-                raise FaultError(
-                    self.method.combine, f"gave shape {np.shape(found)} for {name} of {group}, not {(count,)}"
-                )
-            total[start : start + count] = found
+                if np.shape(found) != (count,):  # numpy would repeat a single number
+                    raise FaultError(
+                        self.method.combine, f"gave shape {np.shape(found)} for {name} of {group}, not {(count,)}"
+                    )
+                total[start : start + count] = found
         # 2. Rounded once to float32, and the model to the numbers that the run sends (protocol 9.2).
         whole = rounded(total.reshape(shape), self.numbers) if group == MODEL else total.reshape(shape)
         # 3. What sites are sent must be no greater than they accept (protocol 9.1), and the rest finite.
