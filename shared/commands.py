@@ -23,7 +23,7 @@ import click
 
 from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, PluginError
 from shared.escaping import escape
-from shared.folder.durable import disk_trouble
+from shared.folder.durable import disk_trouble, require_folder_of
 from shared.interrupts import STOPPED
 from shared.software import installing
 
@@ -227,8 +227,9 @@ def require_replaceable(path: Path, *endings: str) -> None:
     """Check that a file which a command writes anew each time takes the place of nothing but such a file.
 
     Raises:
-        ConfigurationError: what is there has another ending.
+        ConfigurationError: what is there has another ending, or there is no folder for the file.
     """
+    require_folder_of(path)
     if path.exists() and path.suffix.lower() not in endings:
         kinds = " or ".join(endings)
         raise ConfigurationError([f"{path}: is there already, and does not end in {kinds}; name another file"])

@@ -222,6 +222,14 @@ def test_a_page_takes_the_place_of_nothing_but_a_page(folder: Path, tmp_path: Pa
     assert (tmp_path / "site.yaml").read_text() == "kept"
 
 
+def test_a_page_in_a_folder_that_is_not_there_is_told_before_anything_is_scored(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    asked = ["evaluate", str(tmp_path / "empty"), "--model", str(folder / "model")]
+    result = CliRunner().invoke(main, [*asked, "--page", str(tmp_path / "new" / "page.html")])
+    said = f"{tmp_path}/new/page.html: there is no folder {tmp_path}/new; make it, or name another file\n"
+    assert (result.exit_code, result.output) == (2, said)
+
+
 @pytest.mark.parametrize("amount", ["inf", "nan"])
 def test_what_bounds_nothing_is_no_bound_of_a_plug_in(folder: Path, amount: str) -> None:
     for option in ("--plugin-minutes", "--plugin-memory-gb"):

@@ -45,8 +45,6 @@ def command(run: str, work: Path, as_json: bool, output: Path | None, pages: Pat
             raise click.UsageError("--pages writes files of its own: leave out --json and --output, or call twice")
         say(f"wrote {write_pages(work, find_run(work, run), pages)}")
         return
-    if output is not None and not output.parent.is_dir():
-        raise ConfigurationError([f"{output}: there is no folder {output.parent}; make it, or name another file"])
     if output is not None:
         _require_report(output, work)
     view = view_run(work, find_run(work, run))

@@ -12,6 +12,7 @@ from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey, RunKey
 from shared.folder.contract import Entry, Folder
+from shared.folder.durable import require_folder_of
 from shared.folder.local import LocalFolder
 
 _AGGREGATORS, _HOSPITALS = "aggregator.yaml", "site.yaml"
@@ -64,8 +65,7 @@ def check_target(path: Path, audited: Sequence[Path] = ()) -> None:
     Raises:
         ConfigurationError: it would.
     """
-    if not path.parent.is_dir():
-        raise ConfigurationError([f"{path}: there is no folder {path.parent}; make it, or name another file"])
+    require_folder_of(path)
     folder = Path(os.path.realpath(path)).parent
     whole = next((above for above in (folder, *folder.parents) if _has(above, names.FEDERATION)), None)
     beside = [each for each in folder.iterdir() if not is_left_by_desktop(each)]

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from shared.errors import ActionRequiredError, TransientError
+from shared.errors import ActionRequiredError, ConfigurationError, TransientError
 from shared.escaping import quoted
 from shared.folder.ownership import create_file, make_folder
 
@@ -54,6 +54,16 @@ def writing(path: Path, *, private: bool = False, durable: bool = True) -> Itera
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def require_folder_of(path: Path) -> None:
+    """Check that writing a file makes no folder.
+
+    Raises:
+        ConfigurationError: it would.
+    """
+    if not path.parent.is_dir():
+        raise ConfigurationError([f"{path}: there is no folder {path.parent}; make it, or name another file"])
 
 
 def put_in_place(complete: Path, path: Path) -> None:
