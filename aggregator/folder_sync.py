@@ -30,7 +30,7 @@ from shared.exchange.encryption import EncryptionKey
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.order import ending_of
-from shared.exchange.records.messages import Invite
+from shared.exchange.records.messages import Invite, Status
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
 from shared.exchange.signing import SigningKey, digest_of
@@ -99,6 +99,7 @@ class FolderSync:
         self._false_heartbeats = 0  # one after the other
         self._is_all_here = False  # what we have signed and the folder has
         self._is_newest = False  # this work directory, as far as the site's heartbeat tells
+        self._has_two_histories = False  # as the site's last heartbeat told
         self._has_shown_keys = False
         self._has_noted = False  # what is published
         self._has_pruned = self._has_pruned_others = False
@@ -228,6 +229,8 @@ class FolderSync:
             put_back(self._home, self._folder)
             self.channel.outbox.publish_keys()  # before what a later one has signed (protocol 4.3 and 4.4)
             self._has_shown_keys = True
+        if self._has_two_histories:
+            self._require_newest(self.channel)
         if self.channel.outbox.has_unpublished:
             self._publish(self.channel)
             return True
@@ -288,24 +291,43 @@ class FolderSync:
         self._note_published(channel)
 
     def _require_newest(self, channel: Channel) -> None:
-        """Send nothing from an old copy of the work directory (protocol 4.2): the site would refuse it, and all that
-        follows.
+        """Send nothing from an old copy of the work directory (protocol 4.2), and refuse nothing: the site would refuse
+        what it sends, and all that follows; and it would hold an honest answer to a message that is not here against
+        the site.
 
         Raises:
-            ActionRequiredError: the site has accepted a message of ours that is not here.
+            ActionRequiredError: as ``_require_one_history``.
         """
         try:
-            accepted = channel.inbox.open_status(self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES))
+            content = self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES)
+            status = channel.inbox.open_status(content)
         except (NotFoundError, RejectedError):
             return
-        head = accepted.aggregator_head
-        if head.seq and head not in [message.head for message in channel.ledger.own_messages()]:
+        self._require_one_history(channel, status)
+        self._is_newest = True
+
+    def _require_one_history(self, channel: Channel, status: Status) -> None:
+        """Check that a heartbeat speaks of the messages that are here (protocol 4.2).
+
+        Raises:
+            ActionRequiredError: the site has accepted a message of ours that is not here, or has signed two messages of
+                one number.
+        """
+        self._has_two_histories = True
+        ours, theirs = status.aggregator_head, status.own_head
+        if channel.ledger.is_from_another_copy(ours):
             raise ActionRequiredError(
-                f"{self.name} says that it has our message number {head.seq}, which is not in {self._home}; if this "
+                f"{self.name} says that it has our message number {ours.seq}, which is not in {self._home}; if this "
                 "work directory is an old copy, put back the newest, and launch from that; if it is not, ask that "
                 "hospital's people; nothing is sent to it meanwhile"
             )
-        self._is_newest = True
+        if any(each.manifest.seq == theirs.seq and each.head != theirs for each in channel.ledger.peer_messages()):
+            raise ActionRequiredError(
+                f"{self.name} says that its message number {theirs.seq} is another than the one that it sent before: "
+                "it goes on from an old copy of its work directory, or two copies are at work; ask that hospital's "
+                "people to end all but the newest; nothing is sent to it meanwhile"
+            )
+        self._has_two_histories = False
 
     def _note_published(self, channel: Channel) -> None:
         """Keep how far the folder has what we signed where ``status`` finds it."""
@@ -327,6 +349,7 @@ class FolderSync:
             raise
         except RejectedError as error:
             # What its key has signed, and may not be, is refused for good (protocol 10.2).
+            self._require_newest(channel)
             channel.ledger.refuse(ref, error, manifest)
         else:
             if message is None:
@@ -366,6 +389,7 @@ class FolderSync:
         if self._false_heartbeats >= 2:
             logger.info("%s: the heartbeat holds again", self.name)
         self._false_heartbeats = 0
+        self._require_one_history(channel, status)
         path = self._home / names.STATUS
         if path.exists() and path.read_bytes() == content:
             return True

@@ -79,7 +79,7 @@ class Heartbeat:
         self._folder = ListedFolder(folder)
         self._sent: Status | None = None
         self._channel: Channel | None = None
-        self._told = Head()  # our last message that our heartbeat in the folder spoke of when we began
+        self._told = Head()  # our last message that our heartbeat in the folder spoke of
         self._key = key
         self._noted_at = self._sent_at = self._began_at = float("-inf")
 
@@ -160,9 +160,8 @@ class Heartbeat:
             self._sent_at = time.monotonic()
             self._sent = None
             try:
-                if not self._is_our_folder:
-                    self._is_our_folder = self._holds_our_card() and self._has_what_was_told()
-                if self._is_our_folder:
+                self._is_our_folder = self._is_our_folder or self._holds_our_card()
+                if self._is_our_folder and self._has_what_was_told():
                     public = self._public(status)  # with what was told
                     self._folder.overwrite(STATUS, self._key.sign(public.model_dump()))
                     self._sent = public
@@ -188,12 +187,16 @@ class Heartbeat:
         return there == here and shown_key(self._work) == first_key(self._work)
 
     def _has_what_was_told(self) -> bool:
-        """Return whether this work directory has the messages of which our last heartbeat in the folder speaks."""
+        """Return whether this work directory has the messages of which our heartbeat in the folder speaks; another copy
+        of the directory may have written it.
+        """
         if self._channel is None:
             return True
+        if self._folder.find(STATUS) is None:  # as far as was seen: there was none when we began
+            self._folder.look_anew()
         ledger = self._channel.ledger
         told = last_told(self._folder, ledger.own)
-        if told.seq > ledger.own_head.seq:
+        if ledger.is_from_another_copy(told):
             return False
         self._told = told
         return True

@@ -69,6 +69,7 @@ class SurveyWork:
         self._stop = stop
         self._looked_at = float("-inf")
         self._is_in_trouble = False
+        self._sought: set[int] = set()  # answers of ours, in the folder, since this start
         self._looked_at_answers: set[int] = set()  # since this start: each is in the folder, or something else is
         self._told: set[str] = set()  # what was wrong, once each
 
@@ -133,7 +134,8 @@ class SurveyWork:
         return True
 
     def _adopt(self, survey: Survey, digest: str) -> None:
-        """Take our own answer back from the folder, if a lost disk held it."""
+        """Take our own answer back from the folder, if a lost disk held it, or a newer state of this work directory."""
+        self._sought.add(survey.number)
         if self._folder.find(path := sheet_path(survey.number)) is None:
             return
         content = self._folder.read(path, max_bytes=MAX_RECORD_BYTES)
@@ -142,11 +144,16 @@ class SurveyWork:
         except RejectedError as error:
             self._tell(f"{error}: it stands where this site's answer belongs")
         else:
+            store.note_restored(self._work)
             write_file(self._ledger.root / path, content)
 
     def _answer(self, number: int) -> bool:
         """Sign the answer, if it is known; return whether it is."""
         survey, digest = surveys.survey(self._ledger, number)
+        if number not in self._sought:
+            self._adopt(survey, digest)
+            if surveys.answer(self._ledger, number) is not None:
+                return True
         decided = surveys.decision(self._work, number)
         policy = self._configuration.policy
         if surveys.judge(policy, decided, is_first=True) == "no":

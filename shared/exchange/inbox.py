@@ -9,7 +9,7 @@ from typing import TypeVar
 from shared.errors import ActionRequiredError, DoubtfulError, NotFoundError, RejectedError, TransientError
 from shared.escaping import quoted
 from shared.exchange.handovers import followed, learn, named_key
-from shared.exchange.mirror import Mirror
+from shared.exchange.mirror import ANOTHER_COPY, Mirror
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, RUN_CONFIGURATION, MessageRef, is_weights
 from shared.exchange.records.messages import Status
 from shared.exchange.records.run import RunConfiguration
@@ -238,13 +238,20 @@ class Inbox:
 
         Raises:
             RejectedError: what lies there is not ours, or not whole.
+            ActionRequiredError: one has the number of another here.
         """
         found = []
         for ref in refs:
             manifest = self.notice(ref) if self._mirror.message(ref) is None else None
             if manifest is not None:
                 found.append((self._mirror.own.open_out_of_order(manifest, ref), manifest))
+        numbers = {message.manifest.seq for message in self._mirror.own_messages()}
         for message, manifest in sorted(found, key=lambda pair: pair[0].manifest.seq):
+            if message.manifest.seq in numbers:
+                raise ActionRequiredError(
+                    f"{message.ref.manifest} is in the folder, signed with our key as message {message.manifest.seq}, "
+                    f"and is {ANOTHER_COPY}"
+                )
             for name in message.manifest.files:
                 try:
                     sha256 = self._bring(message, name)

@@ -42,6 +42,12 @@ from shared.folder.ownership import make_folder
 
 logger = logging.getLogger(__name__)
 
+ANOTHER_COPY = (
+    "not from this work directory: another copy of the directory is at work, or this one is an old copy; end all but "
+    "the newest"
+)
+"""How a sentence ends about something that our key has signed, and that is not here."""
+
 
 class Mirror(Ledger):
     """What this side signed in one folder, and what it accepted or refused of the other.
@@ -95,6 +101,12 @@ class Mirror(Ledger):
     def own_head(self) -> Head:
         """Our last message."""
         return self.head_of(self.own.sender)
+
+    def is_from_another_copy(self, head: Head) -> bool:
+        """Return whether a message that our key has signed is missing here, or has the number of another one here."""
+        return head.seq > self.own_head.seq or any(
+            message.manifest.seq == head.seq and message.head != head for message in self.own_messages()
+        )
 
     @property
     def peer_head(self) -> Head:

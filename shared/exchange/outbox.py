@@ -14,8 +14,19 @@ from types import MappingProxyType
 from shared.errors import ActionRequiredError, AlreadyExistsError, DropfedError, RejectedError, Stopped
 from shared.exchange.encryption import Ciphertext
 from shared.exchange.handovers import enrolled, followed, learn, publish
-from shared.exchange.mirror import Mirror
-from shared.exchange.names import KINDS, MANIFEST, MAX_RECORD_BYTES, RUNS, MessageRef, is_weights, may_hold
+from shared.exchange.last_heartbeat import last_told
+from shared.exchange.mirror import ANOTHER_COPY, Mirror
+from shared.exchange.names import (
+    AGGREGATOR,
+    KINDS,
+    MANIFEST,
+    MAX_RECORD_BYTES,
+    RUNS,
+    STATUS,
+    MessageRef,
+    is_weights,
+    may_hold,
+)
 from shared.exchange.order import ending_of
 from shared.exchange.places import rounds_in, runs_in
 from shared.exchange.records.messages import Head, Manifest
@@ -130,19 +141,20 @@ class Outbox:
         """Bring every signed message into the folder, in order, payloads first and the manifest last.
 
         Raises:
-            ActionRequiredError: there is no room for the next message; nothing of it was sent.
+            ActionRequiredError: there is no room for the next message, or another copy of this work directory is at
+                work; nothing of it was sent.
+            AlreadyExistsError: somebody else's lies in its place; nothing of it was sent.
         """
         own = self._mirror.own_messages()
-        was_cut = is_first = self._published is None
+        is_first = self._published is None
         if self._published is None:
             last = self._last_in_folder(own)
             self._send_lost(own, last)
             self._published = last
         for message in own:
             if message.manifest.seq > self._published:
-                there = self._sizes_in_folder(message.ref) if was_cut else {}
-                was_cut = False
-                self._send(message, there)
+                self._require_only_copy()
+                self._send(message)
                 self._published = message.manifest.seq
                 logger.info("%s: published %s", self._mirror.own.site, message.ref.path)
             elif not is_first:
@@ -185,8 +197,8 @@ class Outbox:
         return [ref for ref in (*ends, *chain.from_iterable(of_rounds)) if message(ref) is None]
 
     def look_back(self) -> bool:
-        """Look now and then, while an answer is awaited, whether our last message is still in the folder: a folder that
-        was put back from a backup has lost it. It is to be published again then, with what else is lost.
+        """Look now and then, while an answer is awaited, whether what the other side may lack is still in the folder: a
+        folder that was put back from a backup has lost it. It is to be published again then, with what else is lost.
 
         Returns:
             Whether it was lost.
@@ -195,34 +207,58 @@ class Outbox:
         if self.has_unpublished or not own or now < self._looks_back_at:
             return False
         self._looks_back_at = now + LOOKS_BACK_EVERY_S
-        if self._is_there(own[-1]):
-            return False
-        logger.warning("%s: %s is not in the folder any more", self._mirror.own.site, own[-1].ref.path)
-        self._published = None
-        return True
+        answered = {message.manifest.in_reply_to for message in self._mirror.peer_messages()}
+        known = max((message.manifest.seq for message in own if message.digest in answered), default=0)
+        lost = [message for message in own if message.manifest.seq > known and not self._is_there(message)]
+        for message in lost:
+            logger.warning("%s: %s is not whole in the folder any more", self._mirror.own.site, message.ref.path)
+        if lost:
+            self._published = None
+        return bool(lost)
 
     def _send_lost(self, own: Sequence[Message], last: int) -> None:
-        """Send again what the folder has lost of the newest run, before our ``last`` message that it has."""
+        """Send again what the folder has lost, up to our ``last`` message that it has.
+
+        Of the newest run each message is looked for; of an earlier one its last, without which others may be missing.
+        """
+        of_run: dict[str, list[Message]] = {}
         for message in own:
-            is_of_newest = message.ref.run == own[-1].ref.run and message.manifest.seq < last
-            if is_of_newest and not self._is_there(message):
+            if message.manifest.seq <= last:
+                of_run.setdefault(message.ref.run, []).append(message)
+        for run, messages in of_run.items():
+            if run != own[-1].ref.run and self._is_there(messages[-1]):
+                continue
+            for message in messages:
+                if self._is_there(message):
+                    continue
                 try:
-                    self._send(message, {})
-                except ActionRequiredError as error:  # what follows it is there, and was read
+                    self._send(message)
+                except (ActionRequiredError, AlreadyExistsError) as error:  # what follows it is there, and was read
                     logger.error("%s: %s", self._mirror.own.site, error)
                 else:
                     logger.warning("%s: published %s again, which was lost", self._mirror.own.site, message.ref.path)
 
     def _is_there(self, message: Message) -> bool:
-        return MANIFEST in self._sizes_in_folder(message.ref)
+        """Return whether the folder lists a message whole, but for tensor files that the run's rule has removed."""
+        there = self._sizes_in_folder(message.ref)
+        return MANIFEST in there and all(
+            there.get(name) == entry.size or self._is_pruned(message, name)
+            for name, entry in message.manifest.files.items()
+        )
 
-    def _send(self, message: Message, there: Mapping[str, int | None]) -> None:
-        """Send a message, but not the tensor files that are ``there`` whole since before we were interrupted.
+    def _send(self, message: Message) -> None:
+        """Send a message, but not the tensor files that are there whole since before we were interrupted.
 
         Raises:
             ActionRequiredError: there is no room for it; the folder has lost it, and it is not here any more in the
                 form that was signed; or another copy of this work directory has sent another.
+            AlreadyExistsError: somebody else's lies in its place.
         """
+        # 1. Where another message lies, nothing is sent: it would change what that one's manifest names.
+        there = self._sizes_in_folder(message.ref)
+        if MANIFEST in there:
+            self._create_manifest(message)
+        # 2. Payloads first, and the manifest last (protocol 2.1).
         due = {
             name: entry
             for name, entry in sorted(message.manifest.files.items())
@@ -237,11 +273,32 @@ class Outbox:
                     "newest backup of the folder back, or stop the run"
                 )
             self._folder.upload(path, self._mirror.as_in_folder(message, name), sha256=entry.sha256)
+        self._create_manifest(message)
+
+    def _create_manifest(self, message: Message) -> None:
+        """Put a message's manifest into the folder; where it lies already, nothing happens.
+
+        Raises:
+            ActionRequiredError: another lies there, signed with our key.
+            AlreadyExistsError: another lies there.
+        """
         try:
             self._folder.create(message.ref.manifest, self._mirror.path(message.ref, MANIFEST).read_bytes())
         except AlreadyExistsError:
             self._require_not_ours(message.ref)
             raise
+
+    def _require_only_copy(self) -> None:
+        """Check, as a site, that our heartbeat in the folder tells of no message that is not from here.
+
+        Raises:
+            ActionRequiredError: it does.
+        """
+        mirror = self._mirror
+        if mirror.own.sender != AGGREGATOR and mirror.is_from_another_copy(told := last_told(self._folder, mirror.own)):
+            raise ActionRequiredError(
+                f"{STATUS} in the folder, signed with our key, tells of message {told.seq}, and that is {ANOTHER_COPY}"
+            )
 
     def _require_not_ours(self, ref: MessageRef) -> None:
         """Check that what lies in our message's place, and is another, is not signed by our key.
@@ -253,8 +310,7 @@ class Outbox:
             content = self._folder.read_or_none(ref.manifest, max_bytes=MAX_RECORD_BYTES)
             if content is not None and self._mirror.own.open_out_of_order(content, ref):
                 raise ActionRequiredError(
-                    f"{ref.manifest} is in the folder already, signed with our key, and not from this work directory: "
-                    "another copy of the directory is at work, or this one is an old copy; end all but the newest"
+                    f"{ref.manifest} is in the folder already, signed with our key, and is {ANOTHER_COPY}"
                 )
 
     def _is_pruned(self, message: Message, name: str) -> bool:
@@ -349,7 +405,7 @@ class Outbox:
         mirror.require_newest_key()
 
     def _sizes_in_folder(self, ref: MessageRef) -> dict[str, int | None]:
-        return {entry.name: entry.size for entry in self._folder.entries(ref.path)}
+        return {entry.name: entry.size for entry in self._folder.entries_now(ref.path)}
 
     def _last_in_folder(self, own: list[Message]) -> int:
         """Return the seq of our newest message whose manifest is in the folder, looking back from the newest."""

@@ -113,6 +113,10 @@ class Folder(ABC):
         except NotFoundError:
             return []
 
+    def entries_now(self, path: str) -> Sequence[Entry]:
+        """Return the entries as they are now, not as an earlier listing has them; none if there is no such folder."""
+        return self.entries(path)
+
     def find(self, path: str) -> Entry | None:
         """Return what the folder above lists under the name of ``path``; None if it is not there."""
         parent, _, name = path.rpartition("/")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from shared.errors import NotFoundError
@@ -92,6 +93,10 @@ class ListedFolder(FolderAround):
         if (listing := self._listing(path)) is None:
             raise NotFoundError(f"{path} is not there.")
         return [*listing]
+
+    def entries_now(self, path: str) -> Sequence[Entry]:
+        self._listings[path] = found = self._ask_for(path)
+        return found or ()
 
     def _require_listed(self, path: str) -> None:
         entry = self.find(path)

@@ -12,28 +12,40 @@ from unittest.mock import patch
 
 import pytest
 
+from aggregator.folder_sync import FolderSync
+from aggregator.setup import encryption_key
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.handovers import name_key
-from shared.exchange.names import AGGREGATOR, MANIFEST, SITE_MODEL, MessageRef
+from shared.exchange.names import (
+    AGGREGATOR,
+    CONSENT,
+    MANIFEST,
+    METRICS,
+    SITE_MODEL,
+    STATUS,
+    WITHDRAWAL,
+    MessageRef,
+)
 from shared.exchange.outbox import LOOKS_BACK_EVERY_S
+from shared.exchange.records.answers import Consent
 from shared.exchange.records.wire import Encrypt
-from shared.exchange.signing import SigningKey
+from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.trust import Peer
 from shared.folder.local import LocalFolder
 from site_client import store
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
 from site_client.division import BUDGET, DIVISION
-from site_client.heartbeat import last_status
+from site_client.heartbeat import Heartbeat, last_status
 from site_client.store import is_restored
 from tests.federation.hospital import Hospital
 from tests.federation.running import RUN as TRAINED
 from tests.federation.running import TASK, WAIT_S, Federation, run_configuration, write_data
 from tests.federation.test_crashes import DIED
-from tests.played import RUN, Played
+from tests.played import RUN, Played, work_later
 
 UPDATE, VERDICT = MessageRef("update", RUN, 1), MessageRef("verdict", RUN, 1)
 
@@ -169,7 +181,7 @@ def test_two_copies_of_a_work_directory_are_told_from_a_stray(tmp_path: Path) ->
     run.send("update", 1, files, "round")
     with patch("shared.exchange.outbox.now_text", lambda: "2026-01-01T00:00:00Z"):
         other.outbox.sign(UPDATE, files, in_reply_to=asked.digest)
-    with pytest.raises(ActionRequiredError, match=f"{MANIFEST} is in the folder already, signed with our key, and not"):
+    with pytest.raises(ActionRequiredError, match="tells of message 2, and that is not from"):
         other.outbox.publish()
 
 
@@ -245,3 +257,196 @@ def test_a_lost_disk_comes_back_where_two_runs_were_answered_in_turns(tmp_path: 
     shutil.rmtree(hospital.work / "mirror")
     hospital.live()
     assert hospital.daemon._ledger.own_messages() == signed
+
+
+# --- two copies of a work directory, or one that is older than what was sent ----------------------------------------
+
+
+def copy_of(run: Played, name: str) -> Channel:
+    """Return the way into the folder of a copy of the site's work directory, made now."""
+    shutil.copytree(run.drop.parent / "north", run.drop.parent / name)
+    peer = Peer("retina", "north", AGGREGATOR, run.aggregator_key)
+    home = run.drop.parent / name
+    key, secret = SigningKey.at(home / "signing.key"), EncryptionKey.at(home / "encryption.key")
+    return Channel(home, LocalFolder(run.drop), me="north", key=key, peer=peer, encryption_key=secret)
+
+
+def consent_of(agrees: bool) -> dict[str, bytes | Path]:
+    images = {"train": "12", "validation": "10"} if agrees else {}
+    said = Consent(run=RUN, agrees=agrees, reason="a person said so", images=images)
+    return {CONSENT: canonical(said.model_dump())}
+
+
+@pytest.mark.parametrize("has_heartbeat", [True, False])
+def test_a_second_answer_changes_nothing_of_the_first(tmp_path: Path, has_heartbeat: bool) -> None:
+    run, consent = Played(tmp_path), MessageRef("consent", RUN)
+    run.offer()
+    twin = copy_of(run, "twin")
+    run.send("consent", 0, consent_of(False), "offer")
+    if not has_heartbeat:
+        (run.drop / STATUS).unlink()
+    before = {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()}
+    offer = twin.ledger.message(MessageRef("offer", RUN))
+    assert offer is not None
+    twin.outbox.sign(consent, consent_of(True), in_reply_to=offer.digest)
+    told = (
+        "status.json in the folder, signed with our key, tells" if has_heartbeat else "is in the folder already, signed"
+    )
+    with pytest.raises(ActionRequiredError, match=f"{told}.*another copy of the directory is at work"):
+        twin.outbox.publish()
+    assert {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()} == before
+
+
+def test_a_copy_sends_no_model_once_the_other_has_withdrawn_and_hides_nothing_of_it(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    twin = copy_of(run, "twin")
+    beating = Heartbeat(
+        tmp_path / "twin", read_configuration(tmp_path / "twin"), LocalFolder(run.drop), twin.outbox._key
+    )
+    beating.beat("training", twin, now=True)
+    run.send("withdrawal", 0, {WITHDRAWAL: canonical({"run": RUN, "reason": "we leave"})}, "offer")
+    before = (run.drop / STATUS).read_bytes()
+    beating.beat("sending", twin, now=True)
+    assert (run.drop / STATUS).read_bytes() == before
+    asked = twin.ledger.message(MessageRef("round", RUN, 1))
+    assert asked is not None
+    twin.outbox.sign(UPDATE, run.from_site(1, True), in_reply_to=asked.digest)
+    with pytest.raises(ActionRequiredError, match="tells of message 2, and that is not from this work directory"):
+        twin.outbox.publish()
+    assert not (run.drop / UPDATE.path).exists()
+
+
+def test_what_another_copy_signed_under_a_number_that_is_used_here_is_not_taken_back(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    twin = copy_of(run, "twin")
+    run.send("withdrawal", 0, {WITHDRAWAL: canonical({"run": RUN, "reason": "we leave"})}, "offer")
+    asked = twin.ledger.message(MessageRef("round", RUN, 1))
+    assert asked is not None
+    twin.outbox.sign(UPDATE, run.from_site(1, True), in_reply_to=asked.digest)
+    with pytest.raises(ActionRequiredError, match="as message 2, and is not from this work directory"):
+        twin.inbox.adopt([MessageRef("withdrawal", RUN)])
+    assert twin.ledger.message(MessageRef("withdrawal", RUN)) is None
+
+
+@pytest.mark.parametrize("name", [SITE_MODEL, METRICS, MANIFEST])
+@pytest.mark.parametrize("start", ["while it waits", "anew"])
+def test_a_file_that_the_folder_has_lost_is_sent_again(tmp_path: Path, name: str, start: str) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    run.send("update", 1, run.from_site(1, True), "round")
+    path = run.drop / UPDATE.path / name
+    content = path.read_bytes()
+    path.unlink()
+    outbox = run.site.outbox if start == "while it waits" else anew(run, "north").outbox
+    if start == "while it waits":
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + LOOKS_BACK_EVERY_S)
+        with patch("shared.exchange.outbox.time", later):
+            assert outbox.look_back()
+    outbox.publish()
+    assert path.read_bytes() == content
+
+
+def test_a_message_in_the_middle_that_the_other_side_lacks_is_sent_again(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.round(1, True)
+    run.sign_and_publish("round", 2, run.to_site(2))
+    whole = {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()}
+    shutil.rmtree(run.drop / VERDICT.path)
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + LOOKS_BACK_EVERY_S)
+    with patch("shared.exchange.outbox.time", later):
+        assert run.aggregator.outbox.look_back()
+    run.aggregator.outbox.publish()
+    assert {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()} == whole
+
+
+def test_an_earlier_run_that_the_folder_has_lost_is_sent_again_at_the_next_start(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1)
+    run.round(1, True)
+    run.round(2, False)
+    run.finish()
+    first, run.run = run.drop / "runs" / RUN, "octa-2"
+    run.offer_and_consent(run="octa-2")
+    whole = {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()}
+    shutil.rmtree(first)
+    for side in (AGGREGATOR, "north"):
+        anew(run, side).outbox.publish()
+    assert {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()} == whole
+
+
+def put_back_together(run: Played, *names: str) -> dict[str, Path]:
+    """Keep copies of these directories below ``home``, to be put back by ``renew``."""
+    home = run.drop.parent
+    for name in names:
+        shutil.copytree(home / name, home / "backup" / name)
+    return {name: home / name for name in names}
+
+
+def renew(kept: dict[str, Path]) -> None:
+    for name, path in kept.items():
+        shutil.rmtree(path)
+        shutil.copytree(path.parent / "backup" / name, path)
+
+
+def folder_sync_of(run: Played) -> FolderSync:
+    """Return the aggregator's end as a new process begins it."""
+    work = run.drop.parent / "aggregator"
+    return FolderSync(
+        work / "sites" / "north",
+        LocalFolder(run.drop),
+        invite=None,
+        key=SigningKey.at(work / "signing.key"),
+        encryption_key=encryption_key(work),
+        stop=threading.Event(),
+        longest_interval_s=0.01,
+        on_news=lambda: None,
+    )
+
+
+def test_an_aggregator_put_back_with_the_folder_refuses_no_answer_to_what_it_does_not_know(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    kept = put_back_together(run, "aggregator", "drop")
+    run.send("round", 1, run.to_site(1), "consent")
+    run.send("update", 1, run.from_site(1, True), "round")
+    renew(kept)
+    old = folder_sync_of(run)
+    assert old.work() and not run.trouble.exists()  # the heartbeat was put back, too
+    asked = old.channel
+    assert asked is not None
+    consent = asked.ledger.message(MessageRef("consent", RUN))
+    assert consent is not None
+    with patch("shared.exchange.outbox.now_text", lambda: "2026-01-01T00:00:00Z"):
+        asked.outbox.sign(MessageRef("round", RUN, 1), run.to_site(1), in_reply_to=consent.digest)
+    old.attend(UPDATE)
+    assert work_later(old) and not run.trouble.exists()
+    run.site.outbox._published = None  # as after its next start
+    run.site.outbox.publish()
+    run.beat()
+    assert not work_later(old)
+    assert f"north says that it has our message number 2, which is not in {old._home}" in run.trouble.read_text()
+    assert asked.ledger.refusal(UPDATE) is None
+    assert not work_later(old) and run.trouble.exists()  # for as long as it says so
+
+
+def test_a_site_put_back_with_the_folder_that_says_yes_after_its_no_is_told_of(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer()
+    kept = put_back_together(run, "north", "drop")
+    run.send("consent", 0, consent_of(False), "offer")
+    renew(kept)
+    old = anew(run, "north")
+    offer = old.ledger.message(MessageRef("offer", RUN))
+    assert offer is not None
+    old.outbox.sign(MessageRef("consent", RUN), consent_of(True), in_reply_to=offer.digest)
+    old.outbox.publish()
+    run.heartbeat.beat("waiting", old, now=True)
+    assert not work_later(run.folder_sync)
+    assert "north says that its message number 1 is another than the one that it sent before" in run.trouble.read_text()
+    assert not work_later(run.folder_sync) and run.trouble.exists()

@@ -21,6 +21,7 @@ from shared.audit.cli import main as audit
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError
 from shared.exchange.handovers import name_key, publish
+from shared.exchange.names import MIRROR, sheet_path
 from shared.exchange.records.surveys import SignedSheet
 from shared.exchange.signing import SigningKey, open_signed
 from shared.folder.durable import write_file
@@ -32,6 +33,7 @@ from site_client.daemon import Daemon
 from site_client.division import kept
 from site_client.rotation import read_ledger
 from site_client.setup import join, read_invite
+from site_client.store import is_restored
 from tests.federation.in_turns import as_before
 from tests.federation.running import Setting
 
@@ -402,3 +404,21 @@ def test_the_same_images_under_another_task_are_a_persons_matter(federation: Sur
     ask(federation.aggregator, aggregator_configuration(federation.aggregator), "fundus_disease", ["rare"])
     federation.step("north")
     assert not federation.sheet("north", 2).exists()
+
+
+def test_a_work_directory_put_back_from_before_its_no_to_a_survey_takes_it_back(federation: Surveyed) -> None:
+    federation.begin(statistics="ask")
+    federation.step()
+    federation.ask()
+    federation.step("north")  # which waits for a person
+    work, old = federation.site("north"), federation.root / "old"
+    shutil.copytree(work, old)
+    surveys.decide(work, "surveys/0001", "no", "")
+    federation.step("north")
+    no = federation.sheet("north").read_bytes()
+    shutil.rmtree(work)
+    old.rename(work)
+    surveys.decide(work, "surveys/0001", "yes", "")
+    federation.step("north")
+    assert (work / MIRROR / sheet_path(1)).read_bytes() == no == federation.sheet("north").read_bytes()
+    assert is_restored(work)
