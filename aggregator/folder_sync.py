@@ -313,21 +313,26 @@ class FolderSync:
             ActionRequiredError: the site has accepted a message of ours that is not here, or has signed two messages of
                 one number.
         """
-        self._has_two_histories = True
+        if (told := self._other_history(channel, status)) is not None:
+            self._has_two_histories = self.cannot_publish = True
+            raise ActionRequiredError(f"{self.name} says that {told}; nothing is sent to it meanwhile")
+        if self._has_two_histories:
+            self._has_two_histories = self.cannot_publish = False
+
+    def _other_history(self, channel: Channel, status: Status) -> str | None:
         ours, theirs = status.aggregator_head, status.own_head
         if channel.ledger.is_from_another_copy(ours):
-            raise ActionRequiredError(
-                f"{self.name} says that it has our message number {ours.seq}, which is not in {self._home}; if this "
-                "work directory is an old copy, put back the newest, and launch from that; if it is not, ask that "
-                "hospital's people; nothing is sent to it meanwhile"
+            return (
+                f"it has our message number {ours.seq}, which is not in {self._home}; if this work directory is an old "
+                "copy, put back the newest, and launch from that; if it is not, ask that hospital's people"
             )
         if any(each.manifest.seq == theirs.seq and each.head != theirs for each in channel.ledger.peer_messages()):
-            raise ActionRequiredError(
-                f"{self.name} says that its message number {theirs.seq} is another than the one that it sent before: "
-                "it goes on from an old copy of its work directory, or two copies are at work; ask that hospital's "
-                "people to end all but the newest; nothing is sent to it meanwhile"
+            return (
+                f"its message number {theirs.seq} is another than the one that it sent before: it goes on from an old "
+                "copy of its work directory, or two copies are at work; ask that hospital's people to end all but the "
+                "newest"
             )
-        self._has_two_histories = False
+        return None
 
     def _note_published(self, channel: Channel) -> None:
         """Keep how far the folder has what we signed where ``status`` finds it."""

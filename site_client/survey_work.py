@@ -69,7 +69,7 @@ class SurveyWork:
         self._stop = stop
         self._looked_at = float("-inf")
         self._is_in_trouble = False
-        self._sought: set[int] = set()  # answers of ours, in the folder, since this start
+        self._sought: set[int] = set()  # surveys whose answer was looked for in the folder, since this start
         self._looked_at_answers: set[int] = set()  # since this start: each is in the folder, or something else is
         self._told: set[str] = set()  # what was wrong, once each
 
@@ -100,10 +100,12 @@ class SurveyWork:
         return has_worked
 
     def _work_on(self, is_time: bool) -> bool:
+        if is_time:
+            self._take_back()
         has_noticed = is_time and self._notice()
         if not (number := self._ledger.newest_survey):
             return has_noticed
-        if surveys.answer(self._ledger, number) is None and not self._answer(number):
+        if surveys.answer(self._ledger, number) is None and (number not in self._sought or not self._answer(number)):
             return has_noticed
         self.waits_for_people = False
         answered = [each for each in range(1, number + 1) if (self._ledger.root / sheet_path(each)).exists()]
@@ -133,27 +135,31 @@ class SurveyWork:
         write_file(self._ledger.root / path, content)
         return True
 
+    def _take_back(self) -> None:
+        """Look once after each start for answers of ours that are not here: this work directory may be an old copy."""
+        for number in range(1, self._ledger.newest_survey + 1):
+            if number not in self._sought and surveys.answer(self._ledger, number) is None:
+                self._adopt(*surveys.survey(self._ledger, number))
+
     def _adopt(self, survey: Survey, digest: str) -> None:
-        """Take our own answer back from the folder, if a lost disk held it, or a newer state of this work directory."""
-        self._sought.add(survey.number)
-        if self._folder.find(path := sheet_path(survey.number)) is None:
-            return
-        content = self._folder.read(path, max_bytes=MAX_RECORD_BYTES)
-        try:
-            self._ledger.own.open_sheet(content, survey, digest)
-        except RejectedError as error:
-            self._tell(f"{error}: it stands where this site's answer belongs")
-        else:
+        """Take our own answer back from the folder, if a lost disk held it, or a newer state of this work directory.
+
+        Until the folder was seen to have none, or one that holds, a survey is not answered.
+        """
+        if self._folder.find(path := sheet_path(survey.number)) is not None:
+            content = self._folder.read(path, max_bytes=MAX_RECORD_BYTES)
+            try:
+                self._ledger.own.open_sheet(content, survey, digest)
+            except RejectedError as error:
+                self._tell(f"{error}: it stands where this site's answer belongs")
+                return
             store.note_restored(self._work)
             write_file(self._ledger.root / path, content)
+        self._sought.add(survey.number)
 
     def _answer(self, number: int) -> bool:
         """Sign the answer, if it is known; return whether it is."""
         survey, digest = surveys.survey(self._ledger, number)
-        if number not in self._sought:
-            self._adopt(survey, digest)
-            if surveys.answer(self._ledger, number) is not None:
-                return True
         decided = surveys.decision(self._work, number)
         policy = self._configuration.policy
         if surveys.judge(policy, decided, is_first=True) == "no":

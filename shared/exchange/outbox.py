@@ -60,6 +60,7 @@ class Outbox:
         self._key = key
         self._published: int | None = None  # seq of our last message known to be in the folder
         self._looks_back_at = time.monotonic() + LOOKS_BACK_EVERY_S
+        self._missed: set[MessageRef] = set()  # in the folder, by the other side
         self._is_nearly_full = False
         self._known_room = 0.0  # bytes, less what was sent since
 
@@ -187,9 +188,8 @@ class Outbox:
         ends: list[MessageRef] = [MessageRef("final", run), MessageRef("abort", run)]
         if any(map(message, ends)):
             return []
-        with suppress(ActionRequiredError):  # what it said is not here as it was: then anything may be there
-            if ending_of(self._mirror, run) is not None:
-                ends = []  # a site that declined or left is told of no end (protocol 6.1)
+        if self._is_over(run):
+            ends = []  # a site that declined or left is told of no end (protocol 6.1)
         of_rounds = [
             [MessageRef("round", run, number), MessageRef("verdict", run, number)]
             for number in rounds_in(self._folder, run)
@@ -207,44 +207,60 @@ class Outbox:
         if self.has_unpublished or not own or now < self._looks_back_at:
             return False
         self._looks_back_at = now + LOOKS_BACK_EVERY_S
+        # What the other side has answered, it has read, with all before it.
         answered = {message.manifest.in_reply_to for message in self._mirror.peer_messages()}
-        known = max((message.manifest.seq for message in own if message.digest in answered), default=0)
-        lost = [message for message in own if message.manifest.seq > known and not self._is_there(message)]
+        read = max((message.manifest.seq for message in own if message.digest in answered), default=0)
+        lost = [message for message in own if message.manifest.seq > read and not self._is_there(message)]
         for message in lost:
             logger.warning("%s: %s is not whole in the folder any more", self._mirror.own.site, message.ref.path)
         if lost:
-            self._published = None
+            self._published, self._missed = None, {message.ref for message in lost}
         return bool(lost)
 
     def _send_lost(self, own: Sequence[Message], last: int) -> None:
         """Send again what the folder has lost, up to our ``last`` message that it has.
 
-        Of the newest run each message is looked for; of an earlier one its last, without which others may be missing.
+        Of open runs, and of the newest, each message is looked for; of an earlier run that is over its last, without
+        which others may be missing. What is neither there nor here cannot be sent.
+
+        Raises:
+            ActionRequiredError: so it is with what the other side waits for.
         """
         of_run: dict[str, list[Message]] = {}
         for message in own:
             if message.manifest.seq <= last:
                 of_run.setdefault(message.ref.run, []).append(message)
         for run, messages in of_run.items():
-            if run != own[-1].ref.run and self._is_there(messages[-1]):
+            if run != own[-1].ref.run and self._is_over(run) and self._is_there(messages[-1]):
                 continue
             for message in messages:
-                if self._is_there(message):
-                    continue
-                try:
-                    self._send(message)
-                except (ActionRequiredError, AlreadyExistsError) as error:  # what follows it is there, and was read
-                    logger.error("%s: %s", self._mirror.own.site, error)
-                else:
-                    logger.warning("%s: published %s again, which was lost", self._mirror.own.site, message.ref.path)
+                if not self._is_there(message):
+                    self._send_again(message)
+
+    def _send_again(self, message: Message) -> None:
+        try:
+            self._send(message)
+        except (ActionRequiredError, AlreadyExistsError) as error:
+            if message.ref in self._missed:
+                raise
+            logger.info("%s: %s", self._mirror.own.site, error)
+        else:
+            logger.warning("%s: published %s again, which was lost", self._mirror.own.site, message.ref.path)
 
     def _is_there(self, message: Message) -> bool:
-        """Return whether the folder lists a message whole, but for tensor files that the run's rule has removed."""
-        there = self._sizes_in_folder(message.ref)
+        """Return whether the folder lists a message whole, but for tensor files that the run's rule has removed, or
+        people have: once a run is over, nobody needs them.
+        """
+        there, is_over = self._sizes_in_folder(message.ref), self._is_over(message.ref.run)
         return MANIFEST in there and all(
-            there.get(name) == entry.size or self._is_pruned(message, name)
+            there.get(name) == entry.size or (is_weights(name) and (is_over or self._is_pruned(message, name)))
             for name, entry in message.manifest.files.items()
         )
+
+    def _is_over(self, run: str) -> bool:
+        with suppress(ActionRequiredError):
+            return ending_of(self._mirror, run) is not None
+        return False  # what was said of it is not here as it was: then it may go on
 
     def _send(self, message: Message) -> None:
         """Send a message, but not the tensor files that are there whole since before we were interrupted.
@@ -264,14 +280,15 @@ class Outbox:
             for name, entry in sorted(message.manifest.files.items())
             if not is_weights(name) or (there.get(name) != entry.size and not self._is_pruned(message, name))
         }
+        for name in due:
+            if not self._mirror.as_in_folder(message, name).exists():
+                raise ActionRequiredError(
+                    f"{message.ref.path}/{name} was lost from the folder, and is not kept here in the form that was "
+                    "signed: put the newest backup of the folder back, or stop the run"
+                )
         self._require_room(message.ref, sum(entry.size for entry in due.values()))
         for name, entry in due.items():
             path = f"{message.ref.path}/{name}"
-            if not self._mirror.as_in_folder(message, name).exists():
-                raise ActionRequiredError(
-                    f"{path} was lost from the folder, and is not kept here in the form that was signed: put the "
-                    "newest backup of the folder back, or stop the run"
-                )
             self._folder.upload(path, self._mirror.as_in_folder(message, name), sha256=entry.sha256)
         self._create_manifest(message)
 
@@ -319,7 +336,9 @@ class Outbox:
             return False
         known = list(self._mirror.messages.values())
         settled = {each.ref.round_no for each in known if (each.ref.run, each.ref.kind) == (message.ref.run, "verdict")}
-        return self._mirror.may_be_pruned(message.ref, settled=settled)
+        with suppress(ActionRequiredError):  # the final card is not as it was left: whoever reads it says so
+            return self._mirror.may_be_pruned(message.ref, settled=settled)
+        return False
 
     def _require_room(self, ref: MessageRef, size: int) -> None:
         """Check that the folder has room for a message before it is sent; warn in time when the folder gets full."""

@@ -21,6 +21,7 @@ from shared.exchange.encryption import EncryptionKey
 from shared.exchange.handovers import name_key
 from shared.exchange.names import (
     AGGREGATOR,
+    CARD,
     CONSENT,
     MANIFEST,
     METRICS,
@@ -31,6 +32,7 @@ from shared.exchange.names import (
 )
 from shared.exchange.outbox import LOOKS_BACK_EVERY_S
 from shared.exchange.records.answers import Consent
+from shared.exchange.records.messages import Head
 from shared.exchange.records.wire import Encrypt
 from shared.exchange.signing import SigningKey, canonical
 from shared.exchange.trust import Peer
@@ -45,7 +47,7 @@ from tests.federation.hospital import Hospital
 from tests.federation.running import RUN as TRAINED
 from tests.federation.running import TASK, WAIT_S, Federation, run_configuration, write_data
 from tests.federation.test_crashes import DIED
-from tests.played import RUN, Played, work_later
+from tests.played import RUN, Played, daemon_of, ended_run, work_later
 
 UPDATE, VERDICT = MessageRef("update", RUN, 1), MessageRef("verdict", RUN, 1)
 
@@ -351,6 +353,86 @@ def test_a_file_that_the_folder_has_lost_is_sent_again(tmp_path: Path, name: str
     assert path.read_bytes() == content
 
 
+def test_models_that_people_have_deleted_once_a_run_is_over_are_not_sent_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1)
+    run.round(1, True)
+    run.round(2, False)
+    run.finish()
+    for model in run.drop.rglob("*.safetensors"):
+        model.unlink()
+    caplog.clear()
+    for side in (AGGREGATOR, "north"):
+        anew(run, side).outbox.publish()
+    assert not [*run.drop.rglob("*.safetensors")] and not caplog.records
+
+
+def test_of_a_run_that_is_over_and_encrypted_nothing_is_sent_by_halves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1, encrypt="weights")
+    run.round(1, True)
+    run.round(2, False)
+    run.finish()
+    lost, run.run = MessageRef("round", RUN, 1), "octa-2"
+    run.offer_and_consent(run="octa-2")
+    shutil.rmtree(run.drop / "runs" / RUN)
+    caplog.clear()
+    anew(run, AGGREGATOR).outbox.publish()
+    assert (run.drop / VERDICT.manifest).exists() and not (run.drop / lost.path).exists()
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+def test_a_lost_disk_raises_no_alarm_about_models_that_the_runs_rule_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, work = Played(tmp_path), tmp_path / "north"
+    run.offer_and_consent(keep="last 1")
+    for number in (1, 2):
+        run.round(number, True)
+    for channel in (run.site, run.aggregator):
+        channel.outbox.prune(RUN)
+    assert not (run.drop / UPDATE.path / SITE_MODEL).exists()
+    shutil.rmtree(work / "mirror")
+    caplog.clear()
+    Daemon(work, read_configuration(work), LocalFolder(run.drop), stop=threading.Event(), give_up_after_s=0).step()
+    assert "restored from the folder" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+def test_a_damaged_card_of_an_earlier_run_keeps_nothing_from_being_sent(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(keep="best", rounds=2)
+    for number, trains in ((1, True), (2, True), (3, False)):
+        run.round(number, trains)
+    run.finish()
+    site = anew(run, "north")
+    site.outbox.publish()
+    site.outbox.prune(RUN)
+    card = tmp_path / "north" / "mirror" / MessageRef("final", RUN).path / CARD
+    card.write_bytes(card.read_bytes()[:-3])
+    again = anew(run, "north")
+    again.outbox.publish()
+    assert not again.outbox.has_unpublished
+
+
+def test_a_hole_in_a_run_that_goes_on_beside_a_newer_one_is_filled(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent(rounds=1)
+    run.round(1, True)
+    run.run = "octa-2"
+    run.offer_and_consent(run="octa-2")
+    whole = {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()}
+    (run.drop / UPDATE.path / SITE_MODEL).unlink()
+    shutil.rmtree(run.drop / VERDICT.path)
+    for side in (AGGREGATOR, "north"):
+        anew(run, side).outbox.publish()
+    assert {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()} == whole
+
+
 def test_a_message_in_the_middle_that_the_other_side_lacks_is_sent_again(tmp_path: Path) -> None:
     run = Played(tmp_path)
     run.offer_and_consent()
@@ -450,3 +532,21 @@ def test_a_site_put_back_with_the_folder_that_says_yes_after_its_no_is_told_of(t
     assert not work_later(run.folder_sync)
     assert "north says that its message number 1 is another than the one that it sent before" in run.trouble.read_text()
     assert not work_later(run.folder_sync) and run.trouble.exists()
+
+
+def test_a_site_whose_heartbeat_tells_of_another_history_holds_up_no_run_that_waits(tmp_path: Path) -> None:
+    run, store = ended_run(tmp_path)
+    sync = run.folder_sync
+    sync.work()
+    assert sync.channel is not None and not sync.channel.outbox.has_unpublished
+    status = last_status(tmp_path / "north")
+    assert status is not None
+    other = status.model_copy(update={"aggregator_head": Head(seq=99, digest="ab" * 32)})
+    key = SigningKey.at(tmp_path / "north" / "signing.key")
+    (run.drop / STATUS).write_bytes(key.sign(other.model_dump()))
+    assert not work_later(sync) and run.trouble.exists()
+    sync.channel.outbox._published -= 1  # as if the end had been signed just now
+    assert not sync.work() and sync.cannot_publish
+    assert daemon_of(run, store, others_wait=lambda: True)._is_over()
+    (run.drop / STATUS).write_bytes(key.sign(status.model_dump()))
+    assert work_later(sync) and not sync.cannot_publish and not run.trouble.exists()

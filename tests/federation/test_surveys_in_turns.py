@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner
@@ -19,7 +20,7 @@ from aggregator.survey import Asked, ask, collect
 from aggregator.survey_report import report_text
 from shared.audit.cli import main as audit
 from shared.audit.verify import verify
-from shared.errors import ActionRequiredError
+from shared.errors import ActionRequiredError, TransientError
 from shared.exchange.handovers import name_key, publish
 from shared.exchange.names import MIRROR, sheet_path
 from shared.exchange.records.surveys import SignedSheet
@@ -406,7 +407,10 @@ def test_the_same_images_under_another_task_are_a_persons_matter(federation: Sur
     assert not federation.sheet("north", 2).exists()
 
 
-def test_a_work_directory_put_back_from_before_its_no_to_a_survey_takes_it_back(federation: Surveyed) -> None:
+@pytest.mark.parametrize("trouble", ["none", "a read that fails once", "a newer survey"])
+def test_a_work_directory_put_back_from_before_its_no_to_a_survey_takes_it_back(
+    federation: Surveyed, trouble: str
+) -> None:
     federation.begin(statistics="ask")
     federation.step()
     federation.ask()
@@ -419,6 +423,20 @@ def test_a_work_directory_put_back_from_before_its_no_to_a_survey_takes_it_back(
     shutil.rmtree(work)
     old.rename(work)
     surveys.decide(work, "surveys/0001", "yes", "")
-    federation.step("north")
+    failures = [TransientError("gone for a moment")] if trouble == "a read that fails once" else []
+
+    def read(folder: LocalFolder, path: str, *, max_bytes: int) -> bytes:
+        if path == sheet_path(1) and failures:
+            raise failures.pop()
+        return whole(folder, path, max_bytes=max_bytes)
+
+    if trouble == "a newer survey":
+        federation.change(work / "site.yaml", policy={"statistics": "auto", "minimum_count": 5})
+        federation.ask()
+    whole = LocalFolder.read
+    with patch.object(LocalFolder, "read", read):
+        federation.step("north")
+        federation.step("north")
     assert (work / MIRROR / sheet_path(1)).read_bytes() == no == federation.sheet("north").read_bytes()
-    assert is_restored(work)
+    assert is_restored(work) and not failures
+    assert not federation.sheet("north", 2).exists()  # without a person's yes
