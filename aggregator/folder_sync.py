@@ -229,11 +229,11 @@ class FolderSync:
             put_back(self._home, self._folder)
             self.channel.outbox.publish_keys()  # before what a later one has signed (protocol 4.3 and 4.4)
             self._has_shown_keys = True
-        if self._has_two_histories:
-            self._require_newest(self.channel)
         if self.channel.outbox.has_unpublished:
             self._publish(self.channel)
             return True
+        if self._has_two_histories:
+            self._require_one_history(self.channel, self._site_status(self.channel))
         if not self._has_noted:
             self._note_published(self.channel)
         if not self._has_pruned:
@@ -279,8 +279,8 @@ class FolderSync:
             if not self._is_all_here:
                 channel.outbox.require_all_here()
                 self._is_all_here = True
-            if not self._is_newest:
-                self._require_newest(channel)
+            if not self._is_newest and (status := self._site_status(channel)) is not None:
+                self._require_newest(channel, status)
             channel.outbox.publish()
         except (Stopped, TransientError):
             raise
@@ -290,49 +290,48 @@ class FolderSync:
         self.cannot_publish = False
         self._note_published(channel)
 
-    def _require_newest(self, channel: Channel) -> None:
-        """Send nothing from an old copy of the work directory (protocol 4.2), and refuse nothing: the site would refuse
-        what it sends, and all that follows; and it would hold an honest answer to a message that is not here against
-        the site.
-
-        Raises:
-            ActionRequiredError: as ``_require_one_history``.
-        """
+    def _site_status(self, channel: Channel) -> Status | None:
+        """Return the site's heartbeat; None if there is none that holds."""
         try:
-            content = self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES)
-            status = channel.inbox.open_status(content)
+            return channel.inbox.open_status(self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES))
         except (NotFoundError, RejectedError):
-            return
-        self._require_one_history(channel, status)
-        self._is_newest = True
+            return None
 
-    def _require_one_history(self, channel: Channel, status: Status) -> None:
-        """Check that a heartbeat speaks of the messages that are here (protocol 4.2).
+    def _require_newest(self, channel: Channel, status: Status) -> None:
+        """Send nothing from an old copy of the work directory (protocol 4.2): the site would refuse it, and all that
+        follows.
 
         Raises:
-            ActionRequiredError: the site has accepted a message of ours that is not here, or has signed two messages of
-                one number.
+            ActionRequiredError: the site has accepted a message of ours that is not here.
         """
-        if (told := self._other_history(channel, status)) is not None:
-            self._has_two_histories = self.cannot_publish = True
-            raise ActionRequiredError(f"{self.name} says that {told}; nothing is sent to it meanwhile")
-        if self._has_two_histories:
-            self._has_two_histories = self.cannot_publish = False
+        head = status.aggregator_head
+        self._is_newest = not channel.ledger.is_from_another_copy(head)
+        if not self._is_newest:
+            raise ActionRequiredError(
+                f"{self.name} says that it has our message number {head.seq}, which is not in {self._home}; if this "
+                "work directory is an old copy, put back the newest, and launch from that; if it is not, ask that "
+                "hospital's people; nothing is sent to it meanwhile"
+            )
 
-    def _other_history(self, channel: Channel, status: Status) -> str | None:
-        ours, theirs = status.aggregator_head, status.own_head
-        if channel.ledger.is_from_another_copy(ours):
-            return (
-                f"it has our message number {ours.seq}, which is not in {self._home}; if this work directory is an old "
-                "copy, put back the newest, and launch from that; if it is not, ask that hospital's people"
+    def _require_one_history(self, channel: Channel, status: Status | None) -> None:
+        """Check that a heartbeat speaks of the messages that are here (protocol 4.2). Else an honest answer, to what is
+        not here, would be held against the site.
+
+        Raises:
+            ActionRequiredError: as ``_require_newest``; or the site has signed two messages of one number.
+        """
+        if status is None:
+            return
+        self._has_two_histories = True
+        self._require_newest(channel, status)
+        head = status.own_head
+        if any(each.manifest.seq == head.seq and each.head != head for each in channel.ledger.peer_messages()):
+            raise ActionRequiredError(
+                f"{self.name} says that its message number {head.seq} is another than the one that it sent before: it "
+                "goes on from an old copy of its work directory, or two copies are at work; ask that hospital's people "
+                "to end all but the newest; nothing is taken from it meanwhile"
             )
-        if any(each.manifest.seq == theirs.seq and each.head != theirs for each in channel.ledger.peer_messages()):
-            return (
-                f"its message number {theirs.seq} is another than the one that it sent before: it goes on from an old "
-                "copy of its work directory, or two copies are at work; ask that hospital's people to end all but the "
-                "newest"
-            )
-        return None
+        self._has_two_histories = False
 
     def _note_published(self, channel: Channel) -> None:
         """Keep how far the folder has what we signed where ``status`` finds it."""
@@ -354,7 +353,7 @@ class FolderSync:
             raise
         except RejectedError as error:
             # What its key has signed, and may not be, is refused for good (protocol 10.2).
-            self._require_newest(channel)
+            self._require_one_history(channel, self._site_status(channel))
             channel.ledger.refuse(ref, error, manifest)
         else:
             if message is None:

@@ -30,6 +30,7 @@ from shared.exchange import names
 from shared.exchange.encoding import max_weights_bytes
 from shared.exchange.handovers import not_as_it_was_left
 from shared.exchange.last_heartbeat import last_told
+from shared.exchange.mirror import ANOTHER_COPY
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MAX_START_BYTES, Kind, MessageRef, is_weights
 from shared.exchange.places import places_in, runs_in
 from shared.exchange.reading import check_record, parse_yaml
@@ -202,6 +203,7 @@ class Mover:
 
     def _send_status(self) -> None:
         if (status := self._read_here(names.STATUS)) is not None and digest_of(status) != self._status:
+            self._require_only_copy()
             self._server.overwrite(names.STATUS, status)
             self._status = digest_of(status)
 
@@ -255,6 +257,7 @@ class Mover:
         """
         is_there, kept = ref.manifest in self._moved, {entry.name for entry in self._here.entries(ref.path)}
         if not is_there:
+            self._require_only_copy()
             self._require_no_other_there(ref)
         for name, entry in sorted(manifest.files.items()):
             path = f"{ref.path}/{name}"
@@ -271,6 +274,23 @@ class Mover:
             self._server.create(ref.manifest, self._read(ref.manifest))
             self._note(ref.manifest)
             logger.info("brought %s to the server", ref.path)
+
+    def _require_only_copy(self) -> None:
+        """Check that our heartbeat on the server tells of no message that is not from here.
+
+        Raises:
+            ActionRequiredError: it does.
+        """
+        card = self._read_here(names.SITE_CARD)
+        if card is None or not self._has_looked_back:
+            return
+        told = last_told(self._server, self._with_keys(self._own(card))[0])
+        here = {manifest.seq: ref for ref, manifest in self._messages_here(from_site=True)}
+        if told.seq and (told.seq not in here or digest_of(self._read(here[told.seq].manifest)) != told.digest):
+            raise ActionRequiredError(
+                f"{names.STATUS} on the server, signed with our key, tells of message {told.seq}, and that is "
+                f"{ANOTHER_COPY}"
+            )
 
     def _require_no_other_there(self, ref: MessageRef) -> None:
         """Check that nothing else than what is here was sent in a message's place, before any of it is replaced."""

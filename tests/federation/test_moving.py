@@ -280,7 +280,8 @@ def test_until_all_is_here_that_it_had_signed_its_card_is_not_and_it_signs_nothi
     assert (hospital.exchange / MessageRef("update", RUN, 1).manifest).exists()
 
 
-def test_an_old_copy_that_answers_otherwise_replaces_nothing_on_the_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_heartbeat", [True, False])
+def test_an_old_copy_that_answers_otherwise_replaces_nothing_on_the_server(tmp_path: Path, has_heartbeat: bool) -> None:
     write_data(TASK, tmp_path / "data", 0, 20, seed=1)
     site = Apart(tmp_path / "hospital", tmp_path / "data")
     site.offer(run_configuration(sites=["north"], quorum=1, rounds=2, tolerance=None))
@@ -297,8 +298,14 @@ def test_an_old_copy_that_answers_otherwise_replaces_nothing_on_the_server(tmp_p
     site.set_policy(POLICY.model_copy(update={"tasks": ["segmentation"]}))
     site.folder = Watched(site.exchange)
     Hospital.live(site)  # before anybody has moved
-    with pytest.raises(ActionRequiredError, match=f"{answered.manifest} on the server is another than the one here"):
+    heartbeat = site.drop / names.STATUS
+    before = heartbeat.read_bytes()
+    if not has_heartbeat:
+        heartbeat.unlink()
+    told = "tells of message 1, and that is not from" if has_heartbeat else "on the server is another than the one here"
+    with pytest.raises(ActionRequiredError, match=told):
         site.move()
+    assert heartbeat.read_bytes() == before if has_heartbeat else not heartbeat.exists()
     assert {path: path.read_bytes() for path in (site.drop / answered.path).iterdir()} == signed
 
 

@@ -20,6 +20,7 @@ from shared.exchange.channel import Channel
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.handovers import name_key
 from shared.exchange.names import (
+    ABORT,
     AGGREGATOR,
     CARD,
     CONSENT,
@@ -529,9 +530,14 @@ def test_a_site_put_back_with_the_folder_that_says_yes_after_its_no_is_told_of(t
     old.outbox.sign(MessageRef("consent", RUN), consent_of(True), in_reply_to=offer.digest)
     old.outbox.publish()
     run.heartbeat.beat("waiting", old, now=True)
-    assert not work_later(run.folder_sync)
-    assert "north says that its message number 1 is another than the one that it sent before" in run.trouble.read_text()
-    assert not work_later(run.folder_sync) and run.trouble.exists()
+    for _ in range(2):  # for as long as it says so
+        assert not work_later(run.folder_sync)
+        assert (
+            "north says that its message number 1 is another than the one that it sent before"
+            in run.trouble.read_text()
+        )
+    ref = run.sign_and_publish("abort", 0, {ABORT: canonical({"run": RUN, "reason": "the PI stopped it"})})
+    assert (run.drop / ref.manifest).exists() and not run.folder_sync.cannot_publish  # its end is told nevertheless
 
 
 def test_a_site_whose_heartbeat_tells_of_another_history_holds_up_no_run_that_waits(tmp_path: Path) -> None:

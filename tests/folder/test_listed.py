@@ -67,6 +67,14 @@ def test_a_look_lists_each_directory_once_and_the_next_look_anew(tagged: Tagged)
     assert tagged.asked == ["runs/r"] * 3
 
 
+def test_what_must_be_known_as_it_is_now_is_listed_again_within_a_look(tagged: Tagged) -> None:
+    folder = ListedFolder(tagged)
+    assert not folder.entries("runs/r/new") and not folder.entries_now("runs/r/new")
+    tagged.create("runs/r/new/file", b"content")
+    assert not folder.entries("runs/r/new")
+    assert [entry.name for entry in folder.entries_now("runs/r/new")] == ["file"]
+
+
 def test_what_was_missing_together_is_looked_for_together(tagged: Tagged) -> None:
     folder, awaited = ListedFolder(tagged), ("final", "abort", "rounds/0001/verdict")
     for _ in range(4):  # each learns of one directory more, from below, that it is missing
