@@ -325,7 +325,7 @@ class FolderSync:
         self._has_two_histories = True
         self._require_newest(channel, status)
         head = status.own_head
-        if any(each.manifest.seq == head.seq and each.head != head for each in channel.ledger.peer_messages()):
+        if channel.ledger.has_another(channel.ledger.peer, head):
             raise ActionRequiredError(
                 f"{self.name} says that its message number {head.seq} is another than the one that it sent before: it "
                 "goes on from an old copy of its work directory, or two copies are at work; ask that hospital's people "

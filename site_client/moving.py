@@ -284,9 +284,12 @@ class Mover:
         card = self._read_here(names.SITE_CARD)
         if card is None or not self._has_looked_back:
             return
-        told = last_told(self._server, self._with_keys(self._own(card))[0])
-        here = {manifest.seq: ref for ref, manifest in self._messages_here(from_site=True)}
-        if told.seq and (told.seq not in here or digest_of(self._read(here[told.seq].manifest)) != told.digest):
+        own, _ = self._with_keys(self._own(card))
+        told, messages = last_told(self._server, own), self._messages_here(from_site=True)
+        is_ahead = told.seq > max((manifest.seq for _, manifest in messages), default=0)
+        of_number = [ref for ref, manifest in messages if manifest.seq == told.seq]
+        is_settled = own.key_of(told.seq) != own.newest_key  # with the hand-over; that key may be in other hands
+        if is_ahead or any(not is_settled and digest_of(self._read(ref.manifest)) != told.digest for ref in of_number):
             raise ActionRequiredError(
                 f"{names.STATUS} on the server, signed with our key, tells of message {told.seq}, and that is "
                 f"{ANOTHER_COPY}"

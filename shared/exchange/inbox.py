@@ -238,6 +238,7 @@ class Inbox:
 
         Raises:
             RejectedError: what lies there is not ours, or not whole.
+            DoubtfulError: one has the number of another here, by a key that was handed over.
             ActionRequiredError: one has the number of another here.
         """
         found = []
@@ -248,6 +249,7 @@ class Inbox:
         numbers = {message.manifest.seq for message in self._mirror.own_messages()}
         for message, manifest in sorted(found, key=lambda pair: pair[0].manifest.seq):
             if message.manifest.seq in numbers:
+                self._mirror.own.open_out_of_order(manifest, message.ref, head=self._mirror.own_head)
                 raise ActionRequiredError(
                     f"{message.ref.manifest} is in the folder, signed with our key as message {message.manifest.seq}, "
                     f"and is {ANOTHER_COPY}"
@@ -261,6 +263,7 @@ class Inbox:
                     raise
                 self._check_brought(message, name, sha256)
             self._mirror.add(message, manifest)
+            numbers.add(message.manifest.seq)
             logger.warning("%s: took %s back from the folder", self._mirror.own.site, message.ref.path)
 
     def _fails_again(self, path: str) -> bool:

@@ -104,8 +104,15 @@ class Mirror(Ledger):
 
     def is_from_another_copy(self, head: Head) -> bool:
         """Return whether a message that our key has signed is missing here, or has the number of another one here."""
-        return head.seq > self.own_head.seq or any(
-            message.manifest.seq == head.seq and message.head != head for message in self.own_messages()
+        return head.seq > self.own_head.seq or self.has_another(self.own, head)
+
+    def has_another(self, sender: Peer, head: Head) -> bool:
+        """Return whether a message here has the number of ``head``, and is another.
+
+        Not of a key that was handed over: what that key has signed was settled then, and it may be in other hands.
+        """
+        return sender.key_of(head.seq) == sender.newest_key and any(
+            message.manifest.seq == head.seq and message.head != head for message in self.sent_by(sender.sender)
         )
 
     @property

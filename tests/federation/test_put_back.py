@@ -15,7 +15,7 @@ import pytest
 from aggregator.folder_sync import FolderSync
 from aggregator.setup import encryption_key
 from shared.audit.verify import verify
-from shared.errors import ActionRequiredError
+from shared.errors import ActionRequiredError, RejectedError
 from shared.exchange.channel import Channel
 from shared.exchange.encryption import EncryptionKey
 from shared.exchange.handovers import name_key
@@ -34,15 +34,17 @@ from shared.exchange.names import (
 from shared.exchange.outbox import LOOKS_BACK_EVERY_S
 from shared.exchange.records.answers import Consent
 from shared.exchange.records.messages import Head
-from shared.exchange.records.wire import Encrypt
-from shared.exchange.signing import SigningKey, canonical
+from shared.exchange.records.wire import Encrypt, FileEntry
+from shared.exchange.signing import SigningKey, canonical, digest_of
 from shared.exchange.trust import Peer
+from shared.folder.durable import write_file
 from shared.folder.local import LocalFolder
 from site_client import store
 from site_client.configuration import read_configuration
 from site_client.daemon import Daemon
 from site_client.division import BUDGET, DIVISION
 from site_client.heartbeat import Heartbeat, last_status
+from site_client.rotation import rotate
 from site_client.store import is_restored
 from tests.federation.hospital import Hospital
 from tests.federation.running import RUN as TRAINED
@@ -461,6 +463,61 @@ def test_an_earlier_run_that_the_folder_has_lost_is_sent_again_at_the_next_start
     for side in (AGGREGATOR, "north"):
         anew(run, side).outbox.publish()
     assert {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()} == whole
+
+
+def test_of_two_messages_of_one_number_a_lost_disk_takes_back_one(tmp_path: Path) -> None:
+    run, withdrawal = Played(tmp_path), MessageRef("withdrawal", RUN)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    twin = copy_of(run, "twin")
+    run.send("withdrawal", 0, {WITHDRAWAL: canonical({"run": RUN, "reason": "we leave"})}, "offer")
+    asked = twin.ledger.message(MessageRef("round", RUN, 1))
+    assert asked is not None
+    twin.outbox.sign(UPDATE, run.from_site(1, True), in_reply_to=asked.digest)
+    shutil.copytree(tmp_path / "twin" / "mirror" / UPDATE.path, run.drop / UPDATE.path)
+    shutil.rmtree(tmp_path / "north" / "mirror")
+    lost = anew(run, "north")
+    with pytest.raises(ActionRequiredError, match="signed with our key as message 2, and is not from this work"):
+        lost.inbox.adopt([MessageRef("consent", RUN), UPDATE, withdrawal])
+    assert len(lost.ledger.own_messages()) == 2
+
+
+@pytest.mark.parametrize("forged", [STATUS, WITHDRAWAL])
+def test_who_has_a_key_that_was_handed_over_stops_nobody(tmp_path: Path, forged: str) -> None:
+    run, work, withdrawal = Played(tmp_path), tmp_path / "north", MessageRef("withdrawal", RUN)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    status, stolen = last_status(work), SigningKey.at(work / "signing.key")
+    assert status is not None
+    rotate(work)
+    site = anew(run, "north")
+    site.outbox.publish_keys()
+    for _ in range(3):
+        work_later(run.folder_sync)
+    other = status.model_copy(update={"own_head": Head(seq=1, digest="ab" * 32)})
+    if forged == STATUS:
+        (run.drop / STATUS).write_bytes(stolen.sign(other.model_dump()))
+    else:
+        said = canonical({"run": RUN, "reason": "somebody else says so"})
+        file = FileEntry(size=len(said), sha256=digest_of(said))
+        first = site.ledger.own_messages()[0].manifest
+        other_first = first.model_copy(update={"kind": "withdrawal", "files": {WITHDRAWAL: file}})
+        write_file(run.drop / withdrawal.path / WITHDRAWAL, said)
+        write_file(run.drop / withdrawal.manifest, stolen.sign(other_first.model_dump()))
+    daemon = Daemon(work, read_configuration(work), LocalFolder(run.drop), stop=threading.Event(), give_up_after_s=0)
+    daemon._enrolment.publish_card()
+    daemon._heartbeat.beat("waiting", daemon._channel, now=True)
+    told = Peer("retina", "north", "north", stolen.public).open_status  # by the stolen key alone
+    with pytest.raises(RejectedError):
+        told((run.drop / STATUS).read_bytes())
+    assert not (work / "mirror" / withdrawal.path).exists()
+    work_later(run.folder_sync)
+    assert not run.trouble.exists()
+    asked = site.ledger.message(MessageRef("round", RUN, 1))
+    assert asked is not None
+    site.outbox.sign(UPDATE, run.from_site(1, True), in_reply_to=asked.digest)
+    site.outbox.publish()
+    assert (run.drop / UPDATE.manifest).exists()
 
 
 def put_back_together(run: Played, *names: str) -> dict[str, Path]:
