@@ -99,7 +99,7 @@ class FolderSync:
         self._false_heartbeats = 0  # one after the other
         self._is_all_here = False  # what we have signed and the folder has
         self._is_newest = False  # this work directory, as far as the site's heartbeat tells
-        self._has_two_histories = False  # as the site's last heartbeat told
+        self._other_history: ActionRequiredError | None = None  # than ours, of which its last heartbeat told
         self._has_shown_keys = False
         self._has_noted = False  # what is published
         self._has_pruned = self._has_pruned_others = False
@@ -232,7 +232,7 @@ class FolderSync:
         if self.channel.outbox.has_unpublished:
             self._publish(self.channel)
             return True
-        if self._has_two_histories:
+        if self._other_history is not None:
             self._require_one_history(self.channel, self._site_status(self.channel))
         if not self._has_noted:
             self._note_published(self.channel)
@@ -279,8 +279,8 @@ class FolderSync:
             if not self._is_all_here:
                 channel.outbox.require_all_here()
                 self._is_all_here = True
-            if not self._is_newest and (status := self._site_status(channel)) is not None:
-                self._require_newest(channel, status)
+            if not self._is_newest:
+                self._require_newest(channel)
             channel.outbox.publish()
         except (Stopped, TransientError):
             raise
@@ -297,41 +297,47 @@ class FolderSync:
         except (NotFoundError, RejectedError):
             return None
 
-    def _require_newest(self, channel: Channel, status: Status) -> None:
+    def _require_newest(self, channel: Channel) -> None:
         """Send nothing from an old copy of the work directory (protocol 4.2): the site would refuse it, and all that
         follows.
 
         Raises:
             ActionRequiredError: the site has accepted a message of ours that is not here.
         """
-        head = status.aggregator_head
-        self._is_newest = not channel.ledger.is_from_another_copy(head)
-        if not self._is_newest:
-            raise ActionRequiredError(
-                f"{self.name} says that it has our message number {head.seq}, which is not in {self._home}; if this "
-                "work directory is an old copy, put back the newest, and launch from that; if it is not, ask that "
-                "hospital's people; nothing is sent to it meanwhile"
-            )
+        self._hear(channel, self._site_status(channel))
+        if self._other_history is not None and not self._is_newest:
+            raise self._other_history
 
     def _require_one_history(self, channel: Channel, status: Status | None) -> None:
         """Check that a heartbeat speaks of the messages that are here (protocol 4.2). Else an honest answer, to what is
         not here, would be held against the site.
 
         Raises:
-            ActionRequiredError: as ``_require_newest``; or the site has signed two messages of one number.
+            ActionRequiredError: as ``_require_newest``; or the site has signed two messages of one number. So it is
+                until a heartbeat says otherwise.
         """
+        self._hear(channel, status)
+        if self._other_history is not None:
+            raise self._other_history
+
+    def _hear(self, channel: Channel, status: Status | None) -> None:
+        """Note what a heartbeat tells of the messages here; without one, what the last told stands."""
         if status is None:
             return
-        self._has_two_histories = True
-        self._require_newest(channel, status)
-        head = status.own_head
-        if channel.ledger.has_another(channel.ledger.peer, head):
-            raise ActionRequiredError(
-                f"{self.name} says that its message number {head.seq} is another than the one that it sent before: it "
-                "goes on from an old copy of its work directory, or two copies are at work; ask that hospital's people "
-                "to end all but the newest; nothing is taken from it meanwhile"
+        ours, theirs, self._other_history = status.aggregator_head, status.own_head, None
+        self._is_newest = not channel.ledger.is_from_another_copy(ours)
+        if not self._is_newest:
+            self._other_history = ActionRequiredError(
+                f"{self.name} says that it has our message number {ours.seq}, which is not in {self._home}; if this "
+                "work directory is an old copy, put back the newest, and launch from that; if it is not, ask that "
+                "hospital's people; nothing is sent to it meanwhile"
             )
-        self._has_two_histories = False
+        elif channel.ledger.has_another(channel.ledger.peer, theirs):
+            self._other_history = ActionRequiredError(
+                f"{self.name} says that its message number {theirs.seq} is another than the one that it sent before: "
+                "it goes on from an old copy of its work directory, or two copies are at work; ask that hospital's "
+                "people to end all but the newest; nothing is taken from it meanwhile"
+            )
 
     def _note_published(self, channel: Channel) -> None:
         """Keep how far the folder has what we signed where ``status`` finds it."""

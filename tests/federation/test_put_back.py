@@ -571,8 +571,11 @@ def test_an_aggregator_put_back_with_the_folder_refuses_no_answer_to_what_it_doe
     run.beat()
     assert not work_later(old)
     assert f"north says that it has our message number 2, which is not in {old._home}" in run.trouble.read_text()
+    (run.drop / STATUS).unlink()  # which tells nothing else
+    assert not work_later(old) and run.trouble.exists()
+    asked.outbox.sign(MessageRef("abort", RUN), {ABORT: canonical({"run": RUN, "reason": "stop"})}, in_reply_to=None)
+    assert not work_later(old) and not (run.drop / MessageRef("abort", RUN).path).exists()
     assert asked.ledger.refusal(UPDATE) is None
-    assert not work_later(old) and run.trouble.exists()  # for as long as it says so
 
 
 def test_a_site_put_back_with_the_folder_that_says_yes_after_its_no_is_told_of(tmp_path: Path) -> None:
