@@ -100,9 +100,9 @@ class SurveyWork:
         return has_worked
 
     def _work_on(self, is_time: bool) -> bool:
+        has_noticed = is_time and self._notice()
         if is_time:
             self._take_back()
-        has_noticed = is_time and self._notice()
         if not (number := self._ledger.newest_survey):
             return has_noticed
         if surveys.answer(self._ledger, number) is None and (number not in self._sought or not self._answer(number)):

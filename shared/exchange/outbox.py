@@ -60,7 +60,6 @@ class Outbox:
         self._key = key
         self._published: int | None = None  # seq of our last message known to be in the folder
         self._looks_back_at = time.monotonic() + LOOKS_BACK_EVERY_S
-        self._missed: set[MessageRef] = set()  # in the folder, by the other side
         self._is_nearly_full = False
         self._known_room = 0.0  # bytes, less what was sent since
 
@@ -207,53 +206,57 @@ class Outbox:
         if self.has_unpublished or not own or now < self._looks_back_at:
             return False
         self._looks_back_at = now + LOOKS_BACK_EVERY_S
-        # What the other side has answered, it has read, with all before it.
-        answered = {message.manifest.in_reply_to for message in self._mirror.peer_messages()}
-        read = max((message.manifest.seq for message in own if message.digest in answered), default=0)
+        read = self._read_by_peer(own)
         lost = [message for message in own if message.manifest.seq > read and not self._is_there(message)]
         for message in lost:
             logger.warning("%s: %s is not whole in the folder any more", self._mirror.own.site, message.ref.path)
         if lost:
-            self._published, self._missed = None, {message.ref for message in lost}
+            self._published = None
         return bool(lost)
+
+    def _read_by_peer(self, own: Sequence[Message]) -> int:
+        """Return the seq of our last message that the other side has answered, and so read, with all before it."""
+        answered = {message.manifest.in_reply_to for message in self._mirror.peer_messages()}
+        return max((message.manifest.seq for message in own if message.digest in answered), default=0)
 
     def _send_lost(self, own: Sequence[Message], last: int) -> None:
         """Send again what the folder has lost, up to our ``last`` message that it has.
 
         Of open runs, and of the newest, each message is looked for; of an earlier run that is over its last, without
         which others may be missing. What is neither there nor here cannot be sent.
-
-        Raises:
-            ActionRequiredError: so it is with what the other side waits for.
         """
-        of_run: dict[str, list[Message]] = {}
+        read, of_run = self._read_by_peer(own), dict[str, list[Message]]()
         for message in own:
             if message.manifest.seq <= last:
                 of_run.setdefault(message.ref.run, []).append(message)
         for run, messages in of_run.items():
-            if run != own[-1].ref.run and self._is_over(run) and self._is_there(messages[-1]):
+            # Once a run is over, nobody needs the tensor files that were read: people may have deleted them.
+            until = read if self._is_over(run) else 0
+            if until and run != own[-1].ref.run and self._is_there(messages[-1], is_needed=False):
                 continue
             for message in messages:
-                if not self._is_there(message):
+                if not self._is_there(message, is_needed=message.manifest.seq > until):
                     self._send_again(message)
 
     def _send_again(self, message: Message) -> None:
         try:
             self._send(message)
-        except (ActionRequiredError, AlreadyExistsError) as error:
-            if message.ref in self._missed:
-                raise
-            logger.info("%s: %s", self._mirror.own.site, error)
+        except (ActionRequiredError, AlreadyExistsError) as error:  # what follows it is there
+            # A lost disk does not know yet which models the run's rule has removed.
+            level = logging.INFO if MANIFEST in self._sizes_in_folder(message.ref) else logging.ERROR
+            logger.log(level, "%s: %s", self._mirror.own.site, error)
         else:
             logger.warning("%s: published %s again, which was lost", self._mirror.own.site, message.ref.path)
 
-    def _is_there(self, message: Message) -> bool:
-        """Return whether the folder lists a message whole, but for tensor files that the run's rule has removed, or
-        people have: once a run is over, nobody needs them.
+    def _is_there(self, message: Message, *, is_needed: bool = True) -> bool:
+        """Return whether the folder lists a message whole, but for tensor files that the run's rule has removed.
+
+        Args:
+            is_needed: whether other tensor files must be there.
         """
-        there, is_over = self._sizes_in_folder(message.ref), self._is_over(message.ref.run)
+        there = self._sizes_in_folder(message.ref)
         return MANIFEST in there and all(
-            there.get(name) == entry.size or (is_weights(name) and (is_over or self._is_pruned(message, name)))
+            there.get(name) == entry.size or (is_weights(name) and (not is_needed or self._is_pruned(message, name)))
             for name, entry in message.manifest.files.items()
         )
 

@@ -24,6 +24,7 @@ from shared.exchange.names import (
     AGGREGATOR,
     CARD,
     CONSENT,
+    FINAL_MODEL,
     MANIFEST,
     METRICS,
     SITE_MODEL,
@@ -356,7 +357,7 @@ def test_a_file_that_the_folder_has_lost_is_sent_again(tmp_path: Path, name: str
     assert path.read_bytes() == content
 
 
-def test_models_that_people_have_deleted_once_a_run_is_over_are_not_sent_again(
+def test_models_that_people_have_deleted_once_a_run_is_over_are_not_sent_again_if_they_were_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Played(tmp_path)
@@ -369,12 +370,19 @@ def test_models_that_people_have_deleted_once_a_run_is_over_are_not_sent_again(
     caplog.clear()
     for side in (AGGREGATOR, "north"):
         anew(run, side).outbox.publish()
-    assert not [*run.drop.rglob("*.safetensors")] and not caplog.records
+    final = MessageRef("final", RUN)  # which no answer has told to be read
+    assert [*run.drop.rglob("*.safetensors")] == [run.drop / final.path / FINAL_MODEL]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"north: published {final.path} again, which was lost"
+    ]
+    run.run = "octa-2"
+    run.offer_and_consent(run="octa-2")
+    (run.drop / final.path / FINAL_MODEL).unlink()
+    anew(run, AGGREGATOR).outbox.publish()
+    assert not [*run.drop.rglob("*.safetensors")]
 
 
-def test_of_a_run_that_is_over_and_encrypted_nothing_is_sent_by_halves(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_of_a_run_that_is_over_and_encrypted_nothing_is_sent_by_halves(tmp_path: Path) -> None:
     run = Played(tmp_path)
     run.offer_and_consent(rounds=1, encrypt="weights")
     run.round(1, True)
@@ -383,10 +391,8 @@ def test_of_a_run_that_is_over_and_encrypted_nothing_is_sent_by_halves(
     lost, run.run = MessageRef("round", RUN, 1), "octa-2"
     run.offer_and_consent(run="octa-2")
     shutil.rmtree(run.drop / "runs" / RUN)
-    caplog.clear()
     anew(run, AGGREGATOR).outbox.publish()
     assert (run.drop / VERDICT.manifest).exists() and not (run.drop / lost.path).exists()
-    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
 
 
 def test_a_lost_disk_raises_no_alarm_about_models_that_the_runs_rule_removed(
