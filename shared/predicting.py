@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import click
 import torch
 
 from shared.commands import AS_JSON, NamedPath, require_replaceable, say
+from shared.errors import ConfigurationError
+from shared.exchange.drop_folder import require_no_drop_folder_around
 from shared.exchange.records.run import Plugin
 from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered
 from shared.learning.dicom_segmentation import RESEARCH_ONLY
@@ -65,10 +68,11 @@ def ask_about(model: Path, *, images: Path, output: Path, page: bool, dicom_seg:
     """Write what a model says about images.
 
     Raises:
-        DropfedError: the model cannot be opened, no image can be read, or ``output`` cannot be written.
+        DropfedError: the model cannot be opened, no image can be read, or ``output`` cannot be written, or may not.
         SystemExit: one of the images cannot be read; the exit code is 1.
     """
     home, card = described(model)
+    _require_apart(output, images)
     asked = Predict(folder=home, images=images, output=output, page=page, dicom_seg=dicom_seg)
     predicted = answered(asked, *_apart(card, plugins))
     if card.personal_round == 0:
@@ -89,9 +93,10 @@ def show_scores(
     """Print how a model does on a labelled folder.
 
     Raises:
-        DropfedError: the model or the images cannot be opened, or another file is where the page is to be.
+        DropfedError: the model or the images cannot be opened, or no page may be where it is to be.
     """
     if page is not None:
+        _require_apart(page, folder)
         require_replaceable(page, ".html")
     home, card = described(model)
     asked = Evaluate(folder=home, labelled=folder, page=page)
@@ -119,6 +124,17 @@ def show_scores(
         say(f"{name:28} {text}")
     if not shows_all:
         say(f"(--all shows {len(scores) - len(first)} more)")
+
+
+def _require_apart(written: Path, images: Path) -> None:
+    """Check that what shows images comes neither among them, where it would be taken for some, nor before others' eyes.
+
+    Raises:
+        ConfigurationError: it would.
+    """
+    if Path(os.path.realpath(written)).is_relative_to(os.path.realpath(images)):
+        raise ConfigurationError([f"{written}: lies in {images}, among the images themselves; name another place"])
+    require_no_drop_folder_around(written)
 
 
 def _warn_of_theta(card: KeptCard) -> None:

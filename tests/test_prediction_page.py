@@ -230,6 +230,39 @@ def test_a_page_in_a_folder_that_is_not_there_is_told_before_anything_is_scored(
     assert (result.exit_code, result.output) == (2, said)
 
 
+@pytest.mark.parametrize("within", [".", "runs/octa-1", "new/folder"])
+def test_nothing_that_shows_images_is_written_where_others_read(within: str, folder: Path, tmp_path: Path) -> None:
+    (drop := tmp_path / "drop").mkdir()
+    (drop / "federation.json").write_bytes(b"{}")
+    (drop / "runs" / "octa-1").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(drop)
+    before = sorted(drop.rglob("*"))
+    for place in (drop / within, tmp_path / "link" / within):
+        for asked, target in (
+            (["predict", str(folder / "data" / "images"), "--output"], place),
+            (["evaluate", str(folder / "data"), "--page"], place / "page.html"),
+        ):
+            result = CliRunner().invoke(main, [*asked, str(target), "--model", str(folder / "model")])
+            said = f"{target}: lies in the drop folder {drop}, where others read it; name another place\n"
+            assert (result.exit_code, result.output) == (2, said)
+    assert sorted(drop.rglob("*")) == before
+
+
+def test_nothing_that_shows_images_is_written_among_them(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "data", data := tmp_path / "data")
+    (tmp_path / "link").symlink_to(data / "images")
+    before = sorted(data.rglob("*"))
+    for images in (data / "images", tmp_path / "link"):
+        for target in (images, images / "new" / "out"):
+            asked = ["predict", str(data / "images"), "--model", str(folder / "model"), "--output", str(target)]
+            result = CliRunner().invoke(main, asked)
+            said = f"{target}: lies in {data}/images, among the images themselves; name another place\n"
+            assert (result.exit_code, result.output) == (2, said)
+    asked = ["evaluate", str(data), "--model", str(folder / "model"), "--page", str(data / "images" / "page.html")]
+    assert "among the images themselves" in CliRunner().invoke(main, asked).output
+    assert sorted(data.rglob("*")) == before
+
+
 @pytest.mark.parametrize("amount", ["inf", "nan"])
 def test_what_bounds_nothing_is_no_bound_of_a_plug_in(folder: Path, amount: str) -> None:
     for option in ("--plugin-minutes", "--plugin-memory-gb"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from shared.desktop import is_left_by_desktop
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
+from shared.exchange.drop_folder import drop_folder_around
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey, RunKey
 from shared.folder.contract import Entry, Folder
 from shared.folder.durable import require_folder_of
@@ -60,18 +61,18 @@ def check_target(path: Path, audited: Sequence[Path] = ()) -> None:
     """Check that writing a file makes no folder, and changes nothing that is audited.
 
     Args:
-        audited: what was named; without it, the drop folder that the file would lie in, or the directory of such.
+        audited: what was named; without it, also a directory of nothing but drop folders.
 
     Raises:
         ConfigurationError: it would.
     """
     require_folder_of(path)
     folder = Path(os.path.realpath(path)).parent
-    whole = next((above for above in (folder, *folder.parents) if _has(above, names.FEDERATION)), None)
+    around = drop_folder_around(folder)
     beside = [each for each in folder.iterdir() if not is_left_by_desktop(each)]
-    if whole is None and beside and all(each.is_dir() and _is_drop_folder(each) for each in beside):
-        whole = folder
-    for place in audited or filter(None, (whole,)):
+    if not audited and beside and all(each.is_dir() and _is_drop_folder(each) for each in beside):
+        around = folder
+    for place in (*audited, *filter(None, (around,))):
         if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(place)):
             raise ConfigurationError(
                 [f"{path}: lies in {place}, where an audit changes nothing; name a file elsewhere"]

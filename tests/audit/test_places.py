@@ -116,6 +116,17 @@ def test_nothing_is_written_into_what_is_audited(home: Path, tmp_path: Path, whe
     assert not target.exists()
 
 
+def test_nothing_is_written_into_a_folder_that_was_not_named(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "trial" / "folders", folders := tmp_path / "folders")
+    shutil.copytree(folders / "north", south := tmp_path / "south")
+    CliRunner().invoke(main, ["make-key", str(tmp_path / "auditor.key")])
+    for command in (["report", "--html"], ["digest", RUN, "--sign", tmp_path / "auditor.key", "--output"]):
+        for target in (south / "page.html", south / "runs" / "page.html"):
+            told = f"{target}: lies in {south}, where an audit changes nothing; name a file elsewhere\n"
+            assert refused(*command, target, folders / "north") == told
+            assert not target.exists()
+
+
 def test_an_empty_name_is_no_folder() -> None:
     assert refused("verify", "") == "FOLDER: is empty; name a folder\n"
 
