@@ -7,15 +7,23 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from shared.check import Finding
 from shared.escaping import quoted
-from shared.folder.lock import is_at_work
+from shared.folder.lock import is_at_work, work_lock
 from shared.plurals import pluralize
 from shared.sizes import size_text
-from site_client.configuration import FILE, SiteConfiguration, changed_settings, computing_of, running_configuration
+from site_client.configuration import (
+    FILE,
+    SiteConfiguration,
+    changed_settings,
+    computing_of,
+    require_here,
+    running_configuration,
+)
 from site_client.installation import as_named, outdated_settings
 
 LITTLE_DISK_BYTES = 10_000_000_000
@@ -66,7 +74,20 @@ def _program() -> str:
     return quoted(Path(sys.executable).with_name("dropfed-site"))
 
 
-def if_another_daemon(work: Path) -> str:
+@contextmanager
+def site_lock(work: Path) -> Iterator[None]:
+    """Hold a site's work directory until the block ends; in any other, nothing is left.
+
+    Raises:
+        ConfigurationError: there is no such directory, or it is no site's.
+        ActionRequiredError: another daemon holds it.
+    """
+    require_here(work)
+    with work_lock(work, _if_another_daemon(work)):
+        yield
+
+
+def _if_another_daemon(work: Path) -> str:
     """Return what to say where another daemon works."""
     unit = unit_of(work)
     by_hand = "Ctrl-C where it was typed, or `kill` the process that `pgrep -af 'run --work|dropfed-site'` shows"

@@ -121,16 +121,24 @@ def test_what_stayed_here_of_an_ended_run_goes_except_what_its_model_is_made_wit
     assert kept == [f"{RUN}/0001.safetensors", "open/0001.safetensors"]
 
 
-@pytest.mark.parametrize("command", [("status",), ("runs",), ("report", RUN), ("dashboard",)])
+@pytest.mark.parametrize(
+    "command", [("status",), ("runs",), ("report", RUN), ("dashboard",), ("launch",), ("rotate-key",)]
+)
 def test_a_directory_that_is_no_aggregators_is_told(command: tuple[str, ...], tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
     remedy = "aggregator.yaml is not in it; name that with --work, or run `dropfed-aggregator init`"
     assert aggregator(tmp_path, *command) == (2, f"{tmp_path}: is no aggregator's work directory: {remedy}\n")
+    assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("command", [("status",), ("runs",), ("sent",), ("show", RUN)])
+@pytest.mark.parametrize(
+    "command", [("status",), ("runs",), ("sent",), ("show", RUN), ("run",), ("rotate-key",), ("accept-division",)]
+)
 def test_a_directory_that_is_no_sites_is_told(command: tuple[str, ...], tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
     remedy = "site.yaml is not in it; name that with --work, or run `dropfed-site join`"
     assert site(tmp_path, *command) == (2, f"{tmp_path}: is no site's work directory: {remedy}\n")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_what_left_is_told_while_the_settings_are_broken(tmp_path: Path) -> None:

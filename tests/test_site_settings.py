@@ -95,7 +95,7 @@ def test_settings_of_another_site_are_named_and_not_the_mirror(north: Path, key:
 def test_a_key_is_asked_about_only_where_it_can_be_changed(north: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir(mode=0o700)
     result = site(tmp_path / "empty", "rotate-key", answer="y\n")
-    assert result.exit_code == 2 and "dropfed-site join INVITE" in result.output
+    assert result.exit_code == 2 and "run `dropfed-site join`" in result.output
     assert "Make a new signing key?" not in result.output
     (north / "signing.key").unlink()
     result = site(north, "rotate-key", answer="y\n")

@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 
 from aggregator.commands import WORK
-from aggregator.configuration import MADE_BY
+from aggregator.configuration import require_aggregator
 from aggregator.launch import ended_before, is_told, prepare_daemon, require_named, track_ended
 from aggregator.preparation import ended_already, prepare, read_run
 from aggregator.store import RunStore, if_another_launch, queued_runs
@@ -50,7 +50,8 @@ class End:
 @WORK
 @click.option("--accept-any", is_flag=True, help="Exit with 0 however the runs have ended; for scripts.")
 def command(run_yaml: tuple[Path, ...], work: Path, accept_any: bool) -> None:
-    with work_lock(work, if_another_launch(work), MADE_BY):
+    require_aggregator(work)
+    with work_lock(work, if_another_launch(work)):
         require_private(work)
         os.umask(0o077)
         named = _runs_of(work, run_yaml)

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from aggregator.commands import WORK
-from aggregator.configuration import MADE_BY
+from aggregator.configuration import require_aggregator
 from aggregator.rotation import require_rotatable, rotate
 from shared.commands import require_yes, say
 from shared.exchange.signing import KEY_FILE
@@ -23,7 +23,8 @@ from shared.folder.lock import require_private, work_lock
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(work: Path, yes: bool) -> None:
     taken = "a daemon works in this directory; end it with Ctrl-C, rotate the key, and start it again as before"
-    with work_lock(work, taken, MADE_BY):
+    require_aggregator(work)
+    with work_lock(work, taken):
         require_private(work)
         require_rotatable(work)
         if not yes:

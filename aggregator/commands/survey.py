@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from aggregator.commands import WORK
-from aggregator.configuration import MADE_BY, read_configuration
+from aggregator.configuration import read_configuration
 from aggregator.survey import ask, classes_of, collect
 from aggregator.survey_report import document, report_text, standing
 from shared.commands import say
@@ -43,7 +43,7 @@ def command(task: str | None, work: Path, classes: str | None, reports: bool, as
     named = None if classes is None else [name.strip() for name in classes.split(",") if name.strip()]
     by = classes_of(task, named)
     taken = "a daemon works in this directory; end it with Ctrl-C, ask, and start it again as before"
-    with work_lock(work, taken, MADE_BY):
+    with work_lock(work, taken):
         asked = ask(work, configuration, task, by)
     for each in asked:
         say(f"{each.site}: {'asked' if each.trouble is None else standing(each)}")

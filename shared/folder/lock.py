@@ -18,7 +18,6 @@ if sys.platform != "win32":
     import fcntl
 
 LOCK = "daemon.lock"
-EITHER = "`dropfed-aggregator init` or `dropfed-site join`"
 LOOKS_S = 1.0  # who only looks whether a daemon is there holds the lock for less
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}  # what a disk without locks answers
 
@@ -90,20 +89,15 @@ def require_private(work: Path) -> None:
 
 
 @contextmanager
-def work_lock(
-    work: Path, taken: str = "another daemon works in this directory; stop it first", made_by: str = EITHER
-) -> Iterator[None]:
-    """Hold a work directory until the block ends, however it ends.
+def work_lock(work: Path, taken: str = "another daemon works in this directory; stop it first") -> Iterator[None]:
+    """Hold a work directory until the block ends, however it ends. A file stays there, so it must be one of ours.
 
     Args:
         taken: what to say where another process holds it.
-        made_by: as for ``require_work``.
 
     Raises:
-        ConfigurationError: there is no such directory.
         ActionRequiredError: another daemon holds it.
     """
-    require_work(work, made_by)
     try:
         with locked(work / LOCK, LOOKS_S):
             yield

@@ -11,12 +11,11 @@ from pathlib import Path
 import click
 
 from shared.commands import require_yes, say
-from shared.folder.lock import work_lock
 from site_client.commands import WORK
 from site_client.commitment import divide_anew
-from site_client.configuration import MADE_BY, read_configuration
+from site_client.configuration import read_configuration
 from site_client.division import BUDGET, DIVISION
-from site_client.machine import if_another_daemon
+from site_client.machine import site_lock
 from site_client.rotation import read_ledger
 
 
@@ -24,7 +23,7 @@ from site_client.rotation import read_ledger
 @WORK
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(work: Path, yes: bool) -> None:
-    with work_lock(work, if_another_daemon(work), MADE_BY):
+    with site_lock(work):
         ledger = read_ledger(work)
         if not yes:
             require_yes(

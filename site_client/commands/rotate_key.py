@@ -13,10 +13,9 @@ from shared.commands import require_yes, say
 from shared.escaping import quoted
 from shared.exchange.names import handover_path
 from shared.exchange.signing import KEY_FILE
-from shared.folder.lock import require_private, work_lock
+from shared.folder.lock import require_private
 from site_client.commands import WORK
-from site_client.configuration import MADE_BY
-from site_client.machine import if_another_daemon
+from site_client.machine import site_lock
 from site_client.rotation import require_rotatable, rotate
 
 
@@ -24,7 +23,7 @@ from site_client.rotation import require_rotatable, rotate
 @WORK
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(work: Path, yes: bool) -> None:
-    with work_lock(work, if_another_daemon(work), MADE_BY):
+    with site_lock(work):
         require_private(work)
         require_rotatable(work)
         if not yes:

@@ -11,15 +11,15 @@ from pathlib import Path
 import click
 
 from shared.errors import DropfedError
-from shared.folder.lock import require_private, work_lock
+from shared.folder.lock import require_private
 from shared.learning.compute import prepare_compute
 from shared.logs import log_to
 from shared.service import find_manager
 from site_client.commands import FOR, WORK
-from site_client.configuration import MADE_BY, computing_of, open_folder, read_configuration
+from site_client.configuration import computing_of, open_folder, read_configuration
 from site_client.daemon import Daemon
 from site_client.limits import be_nice
-from site_client.machine import if_another_daemon
+from site_client.machine import site_lock
 from site_client.stopping import stop_event
 
 
@@ -30,7 +30,7 @@ from site_client.stopping import stop_event
 def command(work: Path, once: bool, duration: str | None) -> None:
     find_manager()
     work = work.absolute()
-    with work_lock(work, if_another_daemon(work), MADE_BY):
+    with site_lock(work):
         require_private(work)
         os.umask(0o077)
         stop = stop_event(duration)
