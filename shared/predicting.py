@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 
 from shared.commands import AS_JSON, NamedPath, require_replaceable, say
 from shared.errors import ConfigurationError
-from shared.exchange.drop_folder import require_no_drop_folder_around
+from shared.exchange.drop_folder import lies_in, require_no_drop_folder_around
 from shared.exchange.records.run import Plugin
 from shared.learning.apart import WITH_PLUGINS, Bounds, Progress, Question, answered
 from shared.learning.dicom_segmentation import RESEARCH_ONLY
@@ -132,7 +131,7 @@ def _require_apart(written: Path, images: Path) -> None:
     Raises:
         ConfigurationError: it would.
     """
-    if Path(os.path.realpath(written)).is_relative_to(os.path.realpath(images)):
+    if lies_in(written, images):
         raise ConfigurationError([f"{written}: lies in {images}, among the images themselves; name another place"])
     require_no_drop_folder_around(written)
 

@@ -14,7 +14,8 @@ from shared.folder.address import checked_address
 from shared.folder.durable import read_private
 from shared.folder.login import Password
 
-PathText = Annotated[str, text_like(r"[^\0]*", "a path, which never holds the character NUL")]
+PathText = Annotated[str, text_like(r"[^\0\ud800-\udfff]*", "a path in UTF-8 without the character NUL")]
+UserText = Annotated[str, text_like(r"[^\ud800-\udfff]*", "a name in UTF-8")]
 Address = Annotated[str, text_that(checked_address)]
 """Where a folder is reached, as a person wrote it."""
 

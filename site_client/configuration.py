@@ -32,7 +32,7 @@ from shared.folder.webdav import WebDavFolder
 from shared.learning.methods import method_names
 from shared.learning.tasks import TASK_NAMES
 from shared.logs import LogForm
-from shared.settings import Address, PathText, kept_password, password_text, read_settings
+from shared.settings import Address, PathText, UserText, kept_password, password_text, read_settings
 from site_client.limits import Limits, require_transfer_hours
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class SiteConfiguration(Record):
     federation: Name
     site: Name
     url: Address
-    user: str
+    user: UserText
     password_file: PathText = "password"  # noqa: S105  (a file's name, not a password)
     ca_file: PathText | None = None
     exchange: PathText | None = None

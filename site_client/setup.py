@@ -7,12 +7,14 @@ from pathlib import Path
 
 from shared.errors import ActionRequiredError, ConfigurationError, DropfedError, NotFoundError
 from shared.exchange import names
+from shared.exchange.drop_folder import lies_in, require_no_drop_folder_around
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey
 from shared.exchange.reading import check_record, dump_yaml, parse_json
 from shared.exchange.records.messages import Invite, SiteCard
 from shared.exchange.records.values import now_text
 from shared.exchange.signing import KEY_FILE, SigningKey, enrolment_code
 from shared.exchange.trust import open_site_card
+from shared.folder.address import folder_here
 from shared.folder.durable import write_file
 from shared.folder.listed import ListedFolder
 from shared.folder.lock import make_work
@@ -96,8 +98,10 @@ def require_unused(work: Path, configuration: SiteConfiguration, password: str |
     What keeps us from reading there is left to `check`, as is the card where a signing key is here already.
 
     Raises:
-        ActionRequiredError: another aggregator writes there, or the site takes part from elsewhere.
+        ConfigurationError: the directory lies where others read, or among the images.
+        ActionRequiredError: another aggregator writes in the folder, or the site takes part from elsewhere.
     """
+    _require_apart(work, configuration)
     federation = card = None
     try:
         fixed = None if password is None else Password.fixed(password)
@@ -117,6 +121,19 @@ def require_unused(work: Path, configuration: SiteConfiguration, password: str |
             f"in the folder shows its key {card.key[:16]}…; go on in that directory, or put its backup back here; if "
             "both are lost, the aggregator's people must invite this hospital under a new name, with an empty folder"
         )
+
+
+def _require_apart(work: Path, configuration: SiteConfiguration) -> None:
+    """Check that keys and a password come neither before others' eyes nor among images.
+
+    Raises:
+        ConfigurationError: they would.
+    """
+    require_no_drop_folder_around(work)
+    for place in filter(None, (folder_here(configuration.url), *map(Path, configuration.data.values()))):
+        if lies_in(work, place):
+            remedy = "join in another directory with --work"
+            raise ConfigurationError([f"{work}: lies in {place}, which is no place for keys and a password; {remedy}"])
 
 
 def join(

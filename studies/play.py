@@ -15,6 +15,7 @@ from shared.commands import say
 from shared.durations import duration_text
 from shared.errors import ConfigurationError
 from shared.escaping import escape
+from shared.exchange.drop_folder import lies_in
 from shared.folder.durable import disk_trouble
 from shared.learning.plugins import permit_installed
 from shared.plurals import pluralize
@@ -119,7 +120,7 @@ def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:
     if home == path:
         raise ConfigurationError([f"results would lie in its place; call it {path.name}.yaml, or say --output"])
     for folder in study.folders.values():
-        if home.resolve().is_relative_to((path.parent / folder).resolve()):
+        if lies_in(home, path.parent / folder):
             raise ConfigurationError([f"data: results would lie in {folder}; say another place with --output"])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from shared.desktop import is_left_by_desktop
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange import names
-from shared.exchange.drop_folder import drop_folder_around
+from shared.exchange.drop_folder import drop_folder_around, lies_in
 from shared.exchange.encryption import ENCRYPTION_KEY_FILE, EncryptionKey, RunKey
 from shared.folder.contract import Entry, Folder
 from shared.folder.durable import require_folder_of
@@ -73,7 +73,7 @@ def check_target(path: Path, audited: Sequence[Path] = ()) -> None:
     if not audited and beside and all(each.is_dir() and _is_drop_folder(each) for each in beside):
         around = folder
     for place in (*audited, *filter(None, (around,))):
-        if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(place)):
+        if lies_in(path, place):
             raise ConfigurationError(
                 [f"{path}: lies in {place}, where an audit changes nothing; name a file elsewhere"]
             )

@@ -1,4 +1,4 @@
-"""Which drop folder a file of this machine lies in: what is put there, others read, and an audit finds."""
+"""Where a file of this machine lies: what is put into a drop folder, others read, and an audit finds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from shared.errors import ConfigurationError
 from shared.exchange.names import FEDERATION
 
 
+def lies_in(path: Path, place: Path) -> bool:
+    """Return whether a path is a folder or lies in it, also by a link."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(place))
+
+
 def drop_folder_around(path: Path) -> Path | None:
     """Return the drop folder, or the copy of one, that a path is or lies in, also by a link; None if it is in none."""
-    place = Path(os.path.realpath(path))
-    return next((each for each in (place, *place.parents) if os.path.lexists(each / FEDERATION)), None)
+    whole = Path(os.path.realpath(path))
+    return next((each for each in (whole, *whole.parents) if os.path.lexists(each / FEDERATION)), None)
 
 
 def require_no_drop_folder_around(path: Path) -> None:

@@ -390,6 +390,32 @@ def test_join_refuses_a_folder_of_images_that_is_not_there(federation: Federatio
     assert not work.exists()
 
 
+def test_join_keeps_nothing_where_others_read_or_among_images(federation: Federation, tmp_path: Path) -> None:
+    invite = federation.aggregator / "invites" / "north.json"
+    for name in ("drop", "empty", "images"):
+        (tmp_path / name).mkdir(mode=0o755)
+    (tmp_path / "drop" / "federation.json").write_bytes(b"{}")
+    options = ("--url", (tmp_path / "empty").as_uri(), "--data", f"octa_segmentation={tmp_path / 'images'}")
+    for place in ("drop", "empty", "images"):
+        for work in (tmp_path / place, tmp_path / place / "site"):
+            result = run(site, "join", invite, "--work", work, *options, password="x")
+            where = f"the drop folder {tmp_path}/drop, where" if place == "drop" else f"{tmp_path / place}, which is no"
+            assert result.exit_code == 2 and result.output.startswith(f"{work}: lies in {where} ")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["federation.json"]
+
+
+def test_join_takes_no_text_that_site_yaml_could_not_hold(federation: Federation, tmp_path: Path) -> None:
+    invite, work = federation.aggregator / "invites" / "north.json", tmp_path / "w"
+    (folder := tmp_path / "images\udcff").mkdir()
+    for options, told in (
+        (("--data", f"octa_segmentation={folder}"), "join: data.octa_segmentation: must be a path in UTF-8"),
+        (("--user", "north\udcff"), "join: user: must be a name in UTF-8"),
+    ):
+        result = run(site, "join", invite, "--work", work, *options, password="x")
+        assert result.exit_code == 2 and result.output.startswith(told) and result.output.count("\n") == 1
+    assert not work.exists()
+
+
 def test_join_again_says_which_settings_it_does_not_take(federation: Federation, tmp_path: Path) -> None:
     work = joined(federation, tmp_path / "site")
     before = (work / "site.yaml").read_bytes()
@@ -564,7 +590,7 @@ def test_settings_name_every_problem_at_once(federation: Federation, tmp_path: P
         ("aggregator_key: '12'", "aggregator_key: must be 64 hexadecimal digits, 0-9 and a-f (found '12')"),
         ("data: /data/octa", "data: must hold `name: value` pairs, as in {name: value} (found '/data/octa')"),
         ("data: {OCTA: /a}", "data.OCTA: must be lower-case letters"),
-        (r'ca_file: "/a\0b"', r"ca_file: must be a path, which never holds the character NUL (found '/a\x00b')"),
+        (r'ca_file: "/a\0b"', r"ca_file: must be a path in UTF-8 without the character NUL (found '/a\x00b')"),
         ("poll_seconds: 1.0e-300", "poll_seconds: must be 0.01 or more (found 1e-300)"),
         (
             "limits: 18:00-07:00",
