@@ -12,7 +12,7 @@ from shared.exchange.reading import parse_yaml
 from shared.exchange.records.values import Record
 from shared.learning.compute import Precision
 from shared.learning.schedules import rounds_of_equal_steps
-from shared.settings import read_named
+from shared.settings import PathText, read_named
 
 Label = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f|]+$")]
 Device = Literal["cpu", "cuda"]
@@ -20,6 +20,7 @@ POOLED = "all-sites"
 """What the one site is called that has the images of all."""
 OTHERS = "other-sites"
 """What it is called where one site is left out."""
+_BATCH_SIZE = 8
 _DECIDED_BY_THE_STUDY = ("run", "task", "sites", "seed", "split.folds")
 
 
@@ -66,17 +67,20 @@ class StudyConfiguration(Record):
 
     study: Name
     task: Name
-    data: Annotated[dict[Name, str], Field(min_length=1, description="each site's folder, laid out like a site's data")]
+    data: Annotated[
+        dict[Name, PathText], Field(min_length=1, description="each site's folder, laid out like a site's data")
+    ]
     out_of_distribution: Annotated[
-        str | None, Field(description="a folder of images that are no site's, without labels")
+        PathText | None, Field(description="a folder of images that are no site's, without labels")
     ] = None
     heldout: Annotated[
-        str | None, Field(description="the aggregator's labelled images, for the tolerance check; none: runs have none")
+        PathText | None,
+        Field(description="the aggregator's labelled images, for the tolerance check; none: runs have none"),
     ] = None
     keep_folders: Annotated[bool, Field(description="whether each federated cell's drop folders stay")] = False
-    weights: Annotated[str, Field(description="a folder with published weights' files, where runs begin with such")] = (
-        "weights"
-    )
+    weights: Annotated[
+        PathText, Field(description="a folder with published weights' files, where runs begin with such")
+    ] = "weights"
     device: Annotated[Device, Field(description="what cells are computed on; cuda: all cells share the first GPU")] = (
         "cpu"
     )
@@ -100,6 +104,13 @@ class StudyConfiguration(Record):
         list[str], Field(description="columns shown in the tables, the main one first; none: the task's own")
     ] = []
     energy: Energy = Energy()
+
+    @model_validator(mode="after")
+    def _steps_can_be_counted(self) -> StudyConfiguration:
+        size = self.run.get("batch_size", _BATCH_SIZE)
+        if self.rounds_as is not None and not (type(size) is int and size > 0):
+            raise ValueError("run: batch_size: must be a whole number above 0, by which rounds_as counts; correct it")
+        return self
 
     @property
     def folders(self) -> dict[str, str]:
@@ -150,7 +161,7 @@ class StudyConfiguration(Record):
         rounds = rounds_of_equal_steps(
             self.rounds_as.images,
             len(self.data),
-            int(self.run.get("batch_size", 8)),
+            self.run.get("batch_size", _BATCH_SIZE),
             self.rounds_as.pooled_epochs,
             self.rounds_as.steps_per_round,
         )

@@ -61,6 +61,7 @@ STUDY = {
     },
     "noise": [0.01],
 }
+EQUAL = {"images": 60, "pooled_epochs": 2, "steps_per_round": 1}
 
 
 @pytest.fixture(scope="module")
@@ -564,7 +565,13 @@ def test_arms_of_the_same_settings_are_played_once_and_both_tabled(data, tmp_pat
         ({"arms": {"a": {"method": "fedavg", "seed": 3}}}, "seed is decided by the study"),
         ({"run": STUDY["run"] | {"split": {"folds": {"outer": 0, "inner": 0}}}}, "split.folds is decided by the study"),
         ({"folds": {"outer": 3, "inner": 3}}, "must be less than the 3 folds"),
-        ({"rounds_as": {"images": 60, "pooled_epochs": 2, "steps_per_round": 1}}, "run says rounds too"),
+        ({"rounds_as": EQUAL}, "run says rounds too"),
+        *(
+            ({"run": {"batch_size": size}, "rounds_as": EQUAL}, "run: batch_size: must be a whole number above 0")
+            for size in ("abc", 0, None, [1], 1.5, True)
+        ),
+        ({"data": {"north": "a\0b"}}, "data.north: must be a path in UTF-8 without the character NUL"),
+        ({"heldout": "a\0b"}, "heldout: must be a path in UTF-8 without the character NUL"),
         ({"seeds": [1, 1]}, "one is named twice"),
         (
             {"arms": {"a": {"method": "fedavg", "tolerance": 0.3}}},
