@@ -209,6 +209,14 @@ def agreed_runs(ledger: Mirror) -> list[str]:
     return [run for run in runs if (consent := consent_of(ledger, run)) is not None and consent.agrees]
 
 
+def is_nothing_lost(work: Path, ledger: Mirror) -> bool:
+    """Return whether the images are divided here as this site last agreed to."""
+    try:
+        return bool(kept(work, agreed_runs(ledger)).division.blocks) and not store.is_restored(work)
+    except ActionRequiredError:
+        return False
+
+
 def divide_anew(work: Path, ledger: Mirror, site: SiteConfiguration) -> None:
     """Begin a new division, as a person wants it. A run of which no budget is left counts with all it may have taken.
 

@@ -20,7 +20,7 @@ def stop_event(duration: str | None) -> threading.Event:
     Raises:
         ConfigurationError: it is written otherwise, or longer than this system can wait.
     """
-    seconds = _seconds(duration) if duration else None
+    seconds = None if duration is None else _seconds(duration)
     stop = set_by_signals(threading.Event())
     if seconds is not None:
         timer = threading.Timer(seconds, stop.set)

@@ -86,15 +86,14 @@ def assist(work: Path, node: int, stop: threading.Event) -> None:
         node: this machine's number, from 1; the daemon's is 0.
 
     Raises:
-        ConfigurationError: a job is for fewer machines.
+        ConfigurationError: a job is for fewer machines, as after the daemon began anew with other settings.
     """
     folder, last = job_folder(work), ""
     while not stop.is_set():
         job = _read_job(folder)
         if job is not None and job.attempt != last:
             last = job.attempt
-            if node >= job.site.nodes:
-                raise ConfigurationError([f"{FILE}: nodes: {job.site.nodes} has no node {node}: raise it, or end this"])
+            require_node(node, job.site)
             logger.info("round %d: this machine takes part as node %d", job.round.round, node)
             with _started(job, node) as torchrun:
                 while torchrun.poll() is None and not stop.wait(LOOK_S):
@@ -102,6 +101,17 @@ def assist(work: Path, node: int, stop: threading.Event) -> None:
                         break
             logger.info("round %d: done here; what was said is in %s", job.round.round, _log(job, node))
         stop.wait(LOOK_S)
+
+
+def require_node(node: int, site: SiteConfiguration) -> None:
+    """Check that a machine of this number trains together with the daemon's, whose number is 0.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    if node >= site.nodes:
+        machines = f"{FILE}: nodes: {site.nodes} has no node {node}, for the daemon's machine is number 0"
+        raise ConfigurationError([f"{machines}: raise it, or leave this machine out"])
 
 
 def _read_job(folder: Path) -> Job | None:

@@ -70,7 +70,7 @@ def test_a_signal_in_the_midst_of_a_wait_ends_it() -> None:
     assert came == [signal.SIGTERM]
 
 
-@pytest.mark.parametrize("duration", ["60", "1.5", "-3h", "1000000000000d", "9" * 400 + "s"])
+@pytest.mark.parametrize("duration", ["", "60", "1.5", "-3h", "1000000000000d", "9" * 400 + "s"])
 def test_a_time_that_cannot_be_waited_for_is_a_sentence(duration: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^--for .*: (must be a number and|this system waits for [0-9]+d)"):
         stop_event(duration)

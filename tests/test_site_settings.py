@@ -102,6 +102,15 @@ def test_a_key_is_asked_about_only_where_it_can_be_changed(north: Path, tmp_path
     assert result.exit_code == 1 and "Make a new signing key?" not in result.output
 
 
+def test_a_machine_that_no_setting_asks_for_does_not_wait(north: Path) -> None:
+    result = site(north, "assist", "1", "--for", "1s")
+    said = (
+        "site.yaml: nodes: 1 has no node 1, for the daemon's machine is number 0: raise it, or leave this machine out\n"
+    )
+    assert (result.exit_code, result.output) == (2, said)
+    assert not (north / "log-1.txt").exists()
+
+
 def test_the_status_shows_what_the_daemon_runs_with(run: Played, north: Path) -> None:
     run.beat()
     note_running(north, read_configuration(north))

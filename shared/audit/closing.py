@@ -21,11 +21,11 @@ from pydantic import Field
 
 from shared.audit.reading import Reading
 from shared.doors import Refusal
-from shared.doors.schema import Faults, fill
+from shared.doors.schema import fill
 from shared.errors import ConfigurationError, RejectedError
 from shared.exchange.names import Name
 from shared.exchange.records.values import PROTOCOL, Digest, Protocol, Record, Time, now_text
-from shared.exchange.signing import fingerprint, in_groups, open_signed
+from shared.exchange.signing import fingerprint, in_groups, open_signed, parse_signed
 from shared.moments import moment_text
 from shared.plurals import pluralize
 
@@ -128,15 +128,16 @@ def check(
         shown_as: the name of its file.
 
     Raises:
-        RejectedError: it is not signed, or its signature does not hold.
-        ConfigurationError: it is signed, and no closing digest.
+        RejectedError: its signature does not hold.
+        ConfigurationError: it is no closing digest, whoever signed it.
     """
     try:
-        body, key = open_signed(content)
-        said = fill(Closing, body)
-    except Faults:
+        said = fill(Closing, parse_signed(content)["body"])
+    except Refusal:
         remedy = "name the file that `digest --sign` wrote"
         raise ConfigurationError([f"{shown_as}: is not a well-formed closing digest; {remedy}"]) from None
+    try:
+        _, key = open_signed(content)
     except Refusal as refusal:
         raise RejectedError(shown_as, str(refusal)) from None
     whose = f"signed at {moment_text(said.created)} by key {key} ({fingerprint(key)})"

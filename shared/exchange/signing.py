@@ -90,12 +90,22 @@ def open_signed(content: bytes) -> tuple[Json, str]:
     Raises:
         Refusal: too large, not canonical, not of this form, or the signature does not hold.
     """
-    record = parse_canonical(content, MAX_RECORD_BYTES)
-    if set(record) != {"body", "key", "signature"} or not isinstance(record["body"], dict):
-        raise Refusal("is not a signed record")
+    record = parse_signed(content)
     body, key = record["body"], record["key"]
     require_signed(canonical(body), key, record["signature"])
     return body, key
+
+
+def parse_signed(content: bytes) -> Json:
+    """Return a record with its ``body``, ``key`` and ``signature``, whether that holds or not.
+
+    Raises:
+        Refusal: too large, not canonical, or not of this form.
+    """
+    record = parse_canonical(content, MAX_RECORD_BYTES)
+    if set(record) != {"body", "key", "signature"} or not isinstance(record["body"], dict):
+        raise Refusal("is not a signed record")
+    return record
 
 
 def is_public_key(text: str) -> bool:

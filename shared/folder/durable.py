@@ -49,8 +49,10 @@ def writing(path: Path, *, private: bool = False, durable: bool = True) -> Itera
             if durable:
                 os.fsync(file.fileno())
         put_in_place(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+            error.filename = str(path)  # a disk that gets full while it is written does not say which
         raise
     if durable:
         sync_folder(path.parent)
@@ -145,6 +147,8 @@ def read_private(path: Path) -> bytes:
         ActionRequiredError: it is missing, or others than its owner may read it.
     """
     try:
+        if path.is_char_device() or path.is_block_device():
+            raise IsADirectoryError
         if sys.platform != "win32" and not path.is_dir() and path.stat().st_mode & 0o077:
             raise ActionRequiredError(f"{path} can be read by others than its owner: run `chmod 600 {quoted(path)}`")
         return path.read_bytes()
@@ -248,6 +252,7 @@ def disk_trouble(error: OSError, path: Path) -> ActionRequiredError | TransientE
             "change its rights, or end what has it open" if sys.platform == "win32" else "change its owner or rights"
         )
         return ActionRequiredError(f"{where} may not be read or written here ({error.strerror}): {remedy}.")
-    if isinstance(error, FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError):
+    unfit = FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError
+    if isinstance(error, unfit) or error.errno == errno.ENAMETOOLONG:
         return ActionRequiredError(f"{where} cannot be used ({error.strerror}): check the path.")
     return TransientError(f"{where} cannot be read or written now: {error.strerror or error}.")

@@ -12,7 +12,7 @@ import click
 
 from shared.commands import require_yes, say
 from site_client.commands import WORK
-from site_client.commitment import divide_anew
+from site_client.commitment import divide_anew, is_nothing_lost
 from site_client.configuration import read_configuration
 from site_client.division import BUDGET, DIVISION
 from site_client.machine import site_lock
@@ -26,9 +26,10 @@ def command(work: Path, yes: bool) -> None:
     with site_lock(work):
         ledger = read_ledger(work)
         if not yes:
+            found = f"{DIVISION} and {BUDGET} are whole here. " if is_nothing_lost(work, ledger) else ""
             require_yes(
-                "Divide the images anew? What was told about earlier sets of images, together with what is told about "
-                "new ones, can give single images away."
+                f"{found}Divide the images anew? What was told about earlier sets of images, together with what is "
+                "told about new ones, can give single images away."
             )
         divide_anew(work, ledger, read_configuration(work))
     say(

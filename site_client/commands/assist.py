@@ -16,6 +16,7 @@ from site_client.configuration import read_configuration
 from site_client.limits import be_nice
 from site_client.stopping import stop_event
 from site_client.torchrun import assist as assist_daemon
+from site_client.torchrun import require_node
 
 
 @click.command(help=__doc__)
@@ -26,6 +27,7 @@ def command(node: int, work: Path, duration: str | None) -> None:
     stop = stop_event(duration)
     work = work.absolute()
     configuration = read_configuration(work)
+    require_node(node, configuration)
     log_to(work / f"log-{node}.txt", configuration.log)
     be_nice(configuration.limits.nice)
     assist_daemon(work, node, stop)

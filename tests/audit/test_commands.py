@@ -310,8 +310,21 @@ def test_a_statement_that_cannot_be_compared_is_no_finding(copy: Path, tmp_path:
         result = CliRunner().invoke(main, ["digest", RUN, str(copy), "--check", str(signed)])
         assert (result.exit_code, result.stdout.endswith(f"{signed}: {said}\n")) == (code, True), result.output
     manifest = copy / MessageRef("offer", RUN).manifest
-    result = CliRunner().invoke(main, ["digest", RUN, str(copy), "--check", str(manifest)])
-    assert (result.exit_code, "is not a well-formed closing digest; name the file that" in result.stderr) == (2, True)
+    for none in (manifest, tmp_path / "auditor.key", copy / "README.txt"):
+        result = CliRunner().invoke(main, ["digest", RUN, str(copy), "--check", str(none)])
+        said = f"{none}: is not a well-formed closing digest; name the file that `digest --sign` wrote\n"
+        assert (result.exit_code, result.stderr) == (2, said)
+
+
+def test_nobody_who_is_audited_signs_a_digest(played: Played, tmp_path: Path) -> None:
+    home = played.drop.parent
+    keys = [home / whose / name for whose in ("aggregator", "north") for name in ("signing.key", "encryption.key")]
+    for key in keys:
+        asked = ["digest", RUN, str(played.drop), "--sign", str(key), "--output", str(tmp_path / "closing.json")]
+        result = CliRunner().invoke(main, asked)
+        said = f"{key}: is a key of those who are audited; make one of your own with `make-key`\n"
+        assert (result.exit_code, result.stderr) == (2, said)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_findings_leave_untouched_what_they_are_not_about(copy: Path, tmp_path: Path) -> None:

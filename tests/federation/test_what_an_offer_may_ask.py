@@ -566,15 +566,18 @@ def test_a_site_without_its_division_joins_no_run_until_a_person_accepts_another
 ) -> None:
     assert consent(hospital, asked()).agrees
     before = divided(hospital)
+    not_lost = f"{DIVISION} and {BUDGET} are whole here. Divide the images anew?"
+    ask = ["accept-division", "--work", str(hospital.work)]
+    assert not_lost in CliRunner().invoke(main, ask, input="n\n").output
     for name in lost:
         (hospital.work / name).unlink()
     run = asked()
     hospital.offer(run)
     assert_stuck(hospital, "put the newest of both back from the backup")
-    result = CliRunner().invoke(main, ["accept-division", "--work", str(hospital.work)], input="n\n")
-    assert result.exit_code != 0
+    result = CliRunner().invoke(main, ask, input="n\n")
+    assert result.exit_code != 0 and "Divide the images anew?" in result.output and not_lost not in result.output
     assert_stuck(hospital, "put the newest of both back from the backup")
-    result = CliRunner().invoke(main, ["accept-division", "--work", str(hospital.work), "--yes"])
+    result = CliRunner().invoke(main, [*ask, "--yes"])
     assert result.exit_code == 0, result.output
     hospital.live()
     assert hospital.is_published(MessageRef("consent", run.run))

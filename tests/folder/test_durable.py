@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.errors import ActionRequiredError
 from shared.exchange.encryption import EncryptionKey
 from shared.folder.durable import (
     ARRIVING,
@@ -201,6 +202,25 @@ def test_of_a_disk_that_can_only_be_read_people_are_told_the_file_that_they_know
         f"{tmp_path / 'pause'} cannot be written, its disk can only be read: have it mounted writable, or name another "
     )
     assert str(disk_trouble(error, tmp_path)) == f"{told}place."
+
+
+def test_a_disk_that_gets_full_is_told_by_the_file_that_was_written(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space") as caught, writing(tmp_path / "card.json"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    told = disk_trouble(caught.value, Path("elsewhere"))
+    assert str(told) == f"The disk with {tmp_path / 'card.json'} is full: free some space there."
+
+
+def test_a_name_that_is_too_long_does_not_get_shorter_by_waiting(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="too long") as caught:
+        (tmp_path / ("a" * 300)).read_bytes()
+    assert str(disk_trouble(caught.value, tmp_path)).endswith("cannot be used (File name too long): check the path.")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such file")
+def test_nobody_is_asked_to_change_the_rights_of_a_device() -> None:
+    with pytest.raises(ActionRequiredError, match=r"^/dev/null is not a file: correct the path$"):
+        read_private(Path("/dev/null"))
 
 
 def test_a_secret_may_come_through_a_pipe_that_somebody_names() -> None:

@@ -6,7 +6,7 @@ statement is about another run, or also covers folders that are not here.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -14,9 +14,11 @@ import click
 from shared.audit import closing
 from shared.audit.archive import Archive, check_target
 from shared.audit.on_folders import KEY, check_key, end_with, findings_of, on_folders, readings_of, show_document
+from shared.audit.reading import Reading
 from shared.audit.sites import absent_sites, empty_sites, open_folders, the_run
 from shared.commands import FILE_HERE, NamedPath, say
 from shared.errors import ActionRequiredError, ConfigurationError
+from shared.exchange.encryption import EncryptionKey
 from shared.exchange.names import MAX_RECORD_BYTES
 from shared.exchange.signing import SigningKey
 from shared.folder.durable import write_file
@@ -59,7 +61,7 @@ def command(
             raise SystemExit(1)
         if output.exists():
             raise ConfigurationError([f"{output}: is there already; name another file with --output"])
-        write_file(output, _key_at(key_file).sign(found.model_dump()))
+        write_file(output, _key_at(key_file, readings).sign(found.model_dump()))
         say(f"wrote {output}", err=True)
     show_document(found.model_dump(), closing.lines(found), as_json=as_json)
     for site in open_folders(readings, run):
@@ -83,11 +85,11 @@ def _compare(signed: Path, found: closing.Closing, signer: str | None, *, here: 
     return _DIFFERS if compared.differs else _UNCHECKED if compared.unchecked else 0
 
 
-def _key_at(file: Path) -> SigningKey:
-    """Read a signing key.
+def _key_at(file: Path, readings: Mapping[str, Reading]) -> SigningKey:
+    """Read an auditor's signing key.
 
     Raises:
-        ActionRequiredError: the file holds none.
+        ActionRequiredError: the file holds none, or one of those who are audited.
     """
     try:
         with file.open("rb") as opened:
@@ -96,4 +98,15 @@ def _key_at(file: Path) -> SigningKey:
         is_key = False
     if not is_key:
         raise ActionRequiredError(f"{file}: is no key; make one with `make-key`")
-    return SigningKey.at(file)
+    key = SigningKey.at(file)
+    of_folders = {each for reading in readings.values() for each in _keys_in(reading)}
+    if {key.public, EncryptionKey.at(file).public} & of_folders:
+        raise ActionRequiredError(f"{file}: is a key of those who are audited; make one of your own with `make-key`")
+    return key
+
+
+def _keys_in(reading: Reading) -> Iterator[str | None]:
+    """Yield the public keys, to sign and to encrypt, of the site of a folder and of the aggregator."""
+    yield from (*reading.aggregator.keys, *reading.site.keys, reading.opened.aggregator_encryption_key)
+    if reading.site_card is not None:
+        yield reading.site_card.encryption_key

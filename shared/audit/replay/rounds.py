@@ -33,7 +33,7 @@ from shared.plurals import pluralize
 
 SCORES_AGREE = 0.001
 """How much a score may differ and count as the same: another platform may round otherwise."""
-_ELSEWHERE = "another kind of processor may answer single images otherwise"
+_ELSEWHERE = "these may be other held-out images, or another kind of processor, which may answer single ones otherwise"
 _ROUNDING = 1e-9  # of a sum of shares
 
 
