@@ -69,6 +69,24 @@ class _Here(NamedPath):
             raise ConfigurationError([f"{value}: {what}; correct the path"]) from None
 
 
+class _Work(NamedPath):
+    """A work directory, which mostly belongs to a daemon's own user."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path.
+
+        Raises:
+            ConfigurationError: this user may not read what is there.
+        """
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            if not Path(value).is_dir():
+                raise
+            remedy = "type the command as the user who owns it"
+            raise ConfigurationError([f"{value}: may not be read by this user: {remedy}"]) from None
+
+
 FILE_HERE = _Here(exists=True, dir_okay=False)
 FOLDER_HERE = _Here(exists=True, file_okay=False)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
@@ -194,7 +212,7 @@ def work_option(settings: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
     return click.option(
         "--work",
-        type=NamedPath(file_okay=False, resolve_path=True),
+        type=_Work(file_okay=False, resolve_path=True),
         default=Path(),
         envvar="DROPFED_WORK",
         callback=own,

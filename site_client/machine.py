@@ -13,6 +13,7 @@ from pathlib import Path
 
 from shared.check import Finding
 from shared.escaping import quoted
+from shared.folder.durable import full_disk
 from shared.folder.lock import is_at_work, work_lock
 from shared.plurals import pluralize
 from shared.sizes import size_text
@@ -115,7 +116,9 @@ def look_at_room(work: Path) -> Iterator[Finding]:
     """Check how much disk and memory there is."""
     free = shutil.disk_usage(work).free
     text = f"disk: {size_text(free)} left for {work}"
-    if free < LITTLE_DISK_BYTES:
+    if (full := full_disk(work)) is not None:
+        yield Finding("problem", f"disk: {full}")
+    elif free < LITTLE_DISK_BYTES:
         yield Finding(
             "warning", f"{text}; every round leaves two models there: make room, or move the directory to a larger disk"
         )

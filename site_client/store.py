@@ -58,6 +58,7 @@ from shared.folder.lock import locked
 from shared.folder.removal import remove_tree
 from shared.learning.kept_card import CARD
 from shared.plurals import pluralize
+from site_client.configuration import require_here
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +151,17 @@ def paused_at(work: Path) -> float | None:
 def final_home(work: Path, run: str) -> Path:
     """Return where the final model of a run is kept, ready for use."""
     return work / FINAL / run
+
+
+def named_model(work: Path, named: Path | None) -> Path:
+    """Return the model that a person named, or where this site keeps the final ones.
+
+    Raises:
+        ConfigurationError: none was named, and the directory is no site's.
+    """
+    if named is None:
+        require_here(work)
+    return named or work / FINAL
 
 
 def has_final(work: Path, run: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Literal
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from aggregator.report.page import PAGE
 from shared.commands import say
 from shared.durations import duration_text
 from shared.errors import ConfigurationError
@@ -24,8 +25,11 @@ from studies.matrix import Cell, expand
 from studies.pages import write_study_pages
 from studies.results import CELLS, folder_of, result_of
 from studies.running import LOG, Engine, Finished, as_many_as_fit, run_cells
-from studies.table import read_results, write_table
+from studies.table import TABLE, read_results, write_table
 from studies.tuning import trials, with_rates
+
+_WRITTEN = (TABLE, PAGE, "tables", "figures")
+"""What a study writes beside its cells."""
 
 Ended = Literal["all", "some", "stopped"]
 """Which cells are finished: all of them; some, for others failed; or those that were when a person stopped it."""
@@ -114,11 +118,14 @@ def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:
     """Check that results get no other place than their own.
 
     Raises:
-        ConfigurationError: they would lie where the file is, or among some site's images, which would then be others
-            with each run.
+        ConfigurationError: they would lie where the file is, in place of what no study wrote, or among some site's
+            images, which would then be others with each run.
     """
     if home == path:
         raise ConfigurationError([f"results would lie in its place; call it {path.name}.yaml, or say --output"])
+    others = [home / name for name in _WRITTEN if (home / name).exists()]
+    if others and not (home / CELLS).exists():
+        raise ConfigurationError([f"{others[0]}: was written by no study, and stays; say another place with --output"])
     for folder in study.folders.values():
         if lies_in(home, path.parent / folder):
             raise ConfigurationError([f"data: results would lie in {folder}; say another place with --output"])

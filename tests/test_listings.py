@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +133,30 @@ def test_a_directory_that_is_no_aggregators_is_told(command: tuple[str, ...], tm
 
 
 @pytest.mark.parametrize(
-    "command", [("status",), ("runs",), ("sent",), ("show", RUN), ("run",), ("rotate-key",), ("accept-division",)]
+    "command",
+    [
+        ("status",),
+        ("runs",),
+        ("sent",),
+        ("show", RUN),
+        ("run",),
+        ("rotate-key",),
+        ("accept-division",),
+        ("predict", "."),
+        ("evaluate", "."),
+    ],
 )
 def test_a_directory_that_is_no_sites_is_told(command: tuple[str, ...], tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     remedy = "site.yaml is not in it; name that with --work, or run `dropfed-site join`"
     assert site(tmp_path, *command) == (2, f"{tmp_path}: is no site's work directory: {remedy}\n")
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_work_directory_that_only_its_owner_may_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    told = f"{tmp_path}: may not be read by this user: type the command as the user who owns it\n"
+    assert aggregator(tmp_path, "status") == site(tmp_path, "status") == (2, told)
 
 
 def test_what_left_is_told_while_the_settings_are_broken(tmp_path: Path) -> None:

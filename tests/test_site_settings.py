@@ -109,6 +109,11 @@ def test_a_machine_that_no_setting_asks_for_does_not_wait(north: Path) -> None:
     )
     assert (result.exit_code, result.output) == (2, said)
     assert not (north / "log-1.txt").exists()
+    edit(north, "launcher", "torchrun")
+    edit(north, "nodes", "2")
+    edit(north, "rendezvous", "127.0.0.1:1")
+    north.chmod(0o755)
+    assert "can be entered by others than its owner" in site(north, "assist", "1", "--for", "1s").output
 
 
 def test_the_status_shows_what_the_daemon_runs_with(run: Played, north: Path) -> None:

@@ -1,6 +1,7 @@
 """Studies: a matrix is expanded, played in processes, resumed without repeating anything, and tabled."""
 
 import csv
+import errno
 import hashlib
 import json
 import os
@@ -25,6 +26,7 @@ from deploy.local import synthetic_fundus
 from shared.errors import ActionRequiredError, ConfigurationError
 from shared.exchange.reading import check_record
 from shared.exchange.records.run import Range, RunConfiguration
+from shared.folder.durable import write_file
 from shared.folder.lock import work_lock
 from shared.learning import methods
 from shared.learning.models.encoders import IMAGENET_FILES, build_encoder
@@ -628,6 +630,28 @@ def test_results_get_a_place_of_their_own(data, play):
     unnamed = written(data).rename(data / "no-ending")
     with pytest.raises(ConfigurationError, match=r"call it no-ending\.yaml, or say --output"):
         play_study(unnamed, None, "local", 1)
+
+
+@pytest.mark.parametrize("name", ["results.csv", "report.html", "tables", "figures"])
+def test_results_take_the_place_of_nothing_that_no_study_wrote(data, tmp_path, name):
+    (tmp_path / name).mkdir() if "." not in name else (tmp_path / name).write_text("my own")
+    told = rf"{tmp_path / name}: was written by no study, and stays; say another place with --output"
+    with pytest.raises(ConfigurationError, match=told):
+        play_study(written(data), tmp_path, "local", 1)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_what_a_full_disk_took_of_a_new_task_is_not_in_the_way_of_the_next_try(tmp_path, monkeypatch):
+    def write(path, content, **how):
+        if path.name == "pyproject.toml":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write_file(path, content, **how)
+
+    monkeypatch.setattr("studies.commands.new_task.write_file", write)
+    result = CliRunner().invoke(main, ["new-task", "corneal_ulcers", "--output", str(tmp_path / "new")])
+    told = f"The disk with {tmp_path / 'new' / 'pyproject.toml'} is full: free some space there.\n"
+    assert (result.exit_code, result.output) == (1, told)
+    assert not (tmp_path / "new").exists()
 
 
 def test_rounds_of_equal_steps(data):

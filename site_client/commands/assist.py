@@ -6,10 +6,12 @@ on a disk that both machines reach by the same paths.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
+from shared.folder.lock import require_private
 from shared.logs import log_to
 from site_client.commands import FOR, WORK
 from site_client.configuration import read_configuration
@@ -28,6 +30,8 @@ def command(node: int, work: Path, duration: str | None) -> None:
     work = work.absolute()
     configuration = read_configuration(work)
     require_node(node, configuration)
+    require_private(work)
+    os.umask(0o077)
     log_to(work / f"log-{node}.txt", configuration.log)
     be_nice(configuration.limits.nice)
     assist_daemon(work, node, stop)

@@ -9,7 +9,7 @@ import click
 
 from shared.predicting import evaluate_options, show_scores
 from site_client.commands import MODEL, WORK
-from site_client.store import FINAL
+from site_client.store import named_model
 
 
 @click.command(help=__doc__)
@@ -17,4 +17,4 @@ from site_client.store import FINAL
 @MODEL
 @evaluate_options
 def command(*, work: Path, model: Path | None, **asked: Any) -> None:
-    show_scores(model or work / FINAL, **asked)
+    show_scores(named_model(work, model), **asked)

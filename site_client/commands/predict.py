@@ -9,7 +9,7 @@ import click
 
 from shared.predicting import ask_about, predict_options
 from site_client.commands import MODEL, WORK
-from site_client.store import FINAL
+from site_client.store import named_model
 
 
 @click.command(help=__doc__)
@@ -17,4 +17,4 @@ from site_client.store import FINAL
 @MODEL
 @predict_options
 def command(*, work: Path, model: Path | None, **asked: Any) -> None:
-    ask_about(model or work / FINAL, **asked)
+    ask_about(named_model(work, model), **asked)

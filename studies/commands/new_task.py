@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import keyword
 import re
+import shutil
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ import click
 from shared.commands import NamedPath, say
 from shared.errors import ConfigurationError
 from shared.exchange.names import is_name
+from shared.folder.durable import write_file
 from shared.learning.tasks import TASK_NAMES
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -37,9 +39,12 @@ def command(name: str, output: Path | None) -> None:
         )
     if home.exists():
         raise ConfigurationError([f"{home}: is there already and stays as it is; choose another with --output"])
-    for path, text in _written(sample, name):
-        (home / path).parent.mkdir(parents=True, exist_ok=True)
-        (home / path).write_text(text, encoding="utf-8")
+    try:
+        for path, text in _written(sample, name):
+            write_file(home / path, text.encode(), durable=False)
+    except OSError:  # a full disk perhaps: a part of it would be in the way of the next try
+        shutil.rmtree(home, ignore_errors=True)
+        raise
     say(f"{home}: a project for the task {name}; `make test` there runs it, and docs/adding-a-task.md goes through it")
 
 

@@ -154,6 +154,12 @@ def test_a_machine_of_4_gb_has_enough_memory(
     assert [each.grade for each in machine.look_at_room(tmp_path) if each.text.startswith("memory: ")] == [grade]
 
 
+def test_a_full_disk_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 30, 1 << 30, 0))
+    (found,) = (each for each in machine.look_at_room(tmp_path) if each.text.startswith("disk: "))
+    assert (found.grade, found.text) == ("problem", f"disk: the disk with {tmp_path} is full: free some space there")
+
+
 def test_a_large_file_goes_and_comes_back(federation: Federation, north: Path) -> None:
     found = line(lines(north), "round trip: ")
     assert found.grade == "ok"
