@@ -299,6 +299,13 @@ def test_the_same_run_gives_the_same_bytes(one_round: tuple[Played, Path]) -> No
     assert made.search((before / "report.html").read_bytes())
 
 
+def test_pages_show_images_and_are_not_written_where_others_read(run: Played, store: RunStore) -> None:
+    result = report(run, "--pages", str(run.drop / "pages"))
+    said = f"{run.drop}/pages: lies in the drop folder {run.drop}, where others read it; name another place\n"
+    assert (result.exit_code, result.output) == (2, said)
+    assert not (run.drop / "pages").exists()
+
+
 def test_pages_are_not_mixed_with_the_other_forms(run: Played, store: RunStore) -> None:
     result = report(run, "--pages", str(run.drop.parent / "pages"), "--json")
     assert result.exit_code == 2

@@ -17,6 +17,7 @@ from aggregator.report.page import write_pages
 from aggregator.run_view import view_run
 from shared.commands import NamedPath, require_replaceable, say
 from shared.errors import ConfigurationError
+from shared.exchange.drop_folder import require_no_drop_folder_around
 from shared.folder.durable import write_file
 
 
@@ -43,6 +44,7 @@ def command(run: str, work: Path, as_json: bool, output: Path | None, pages: Pat
     if pages is not None:
         if as_json or output:
             raise click.UsageError("--pages writes files of its own: leave out --json and --output, or call twice")
+        require_no_drop_folder_around(pages)
         say(f"wrote {write_pages(work, find_run(work, run), pages)}")
         return
     if output is not None:
