@@ -289,6 +289,7 @@ class Mover:
         is_ahead = told.seq > max((manifest.seq for _, manifest in messages), default=0)
         of_number = [ref for ref, manifest in messages if manifest.seq == told.seq]
         is_settled = own.key_of(told.seq) != own.newest_key  # with the hand-over; that key may be in other hands
+        self._has_looked_back = not is_ahead  # the server may show late what another state of this directory has sent
         if is_ahead or any(not is_settled and digest_of(self._read(ref.manifest)) != told.digest for ref in of_number):
             raise ActionRequiredError(
                 f"{names.STATUS} on the server, signed with our key, tells of message {told.seq}, and that is "

@@ -157,9 +157,9 @@ def named_model(work: Path, named: Path | None) -> Path:
     """Return the model that a person named, or where this site keeps the final ones.
 
     Raises:
-        ConfigurationError: none was named, and the directory is no site's.
+        ConfigurationError: none was named, and the directory has none and is no site's.
     """
-    if named is None:
+    if named is None and not (work / FINAL).exists():
         require_here(work)
     return named or work / FINAL
 

@@ -125,7 +125,8 @@ def _require_place(home: Path, path: Path, study: StudyConfiguration) -> None:
         raise ConfigurationError([f"results would lie in its place; call it {path.name}.yaml, or say --output"])
     others = [home / name for name in _WRITTEN if (home / name).exists()]
     if others and not (home / CELLS).exists():
-        raise ConfigurationError([f"{others[0]}: was written by no study, and stays; say another place with --output"])
+        remedy = "remove it, or say another place with --output"
+        raise ConfigurationError([f"{others[0]}: is there without a study's cells, and stays; {remedy}"])
     for folder in study.folders.values():
         if lies_in(home, path.parent / folder):
             raise ConfigurationError([f"data: results would lie in {folder}; say another place with --output"])

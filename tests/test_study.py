@@ -635,7 +635,7 @@ def test_results_get_a_place_of_their_own(data, play):
 @pytest.mark.parametrize("name", ["results.csv", "report.html", "tables", "figures"])
 def test_results_take_the_place_of_nothing_that_no_study_wrote(data, tmp_path, name):
     (tmp_path / name).mkdir() if "." not in name else (tmp_path / name).write_text("my own")
-    told = rf"{tmp_path / name}: was written by no study, and stays; say another place with --output"
+    told = f"{tmp_path / name}: is there without a study's cells, and stays; remove it, or say another place with"
     with pytest.raises(ConfigurationError, match=told):
         play_study(written(data), tmp_path, "local", 1)
     assert [path.name for path in tmp_path.iterdir()] == [name]

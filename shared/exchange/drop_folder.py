@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from shared.errors import ConfigurationError
-from shared.exchange.names import FEDERATION
+from shared.exchange.names import FEDERATION, SITE_CARD
 
 
 def lies_in(path: Path, place: Path) -> bool:
@@ -15,9 +15,13 @@ def lies_in(path: Path, place: Path) -> bool:
 
 
 def drop_folder_around(path: Path) -> Path | None:
-    """Return the drop folder, or the copy of one, that a path is or lies in, also by a link; None if it is in none."""
+    """Return the drop folder, or the copy of one, that a path is or lies in, also by a link; None if it is in none.
+
+    Both cards tell it: a single one may have been kept anywhere.
+    """
     whole = Path(os.path.realpath(path))
-    return next((each for each in (whole, *whole.parents) if os.path.lexists(each / FEDERATION)), None)
+    cards = (FEDERATION, SITE_CARD)
+    return next((each for each in (whole, *whole.parents) if all(os.path.lexists(each / card) for card in cards)), None)
 
 
 def require_no_drop_folder_around(path: Path) -> None:

@@ -146,7 +146,7 @@ class Outbox:
             AlreadyExistsError: somebody else's lies in its place; nothing of it was sent.
         """
         own = self._mirror.own_messages()
-        is_first = self._published is None
+        was_cut = is_first = self._published is None
         if self._published is None:
             last = self._last_in_folder(own)
             self._send_lost(own, last)
@@ -154,7 +154,8 @@ class Outbox:
         for message in own:
             if message.manifest.seq > self._published:
                 self._require_only_copy()
-                self._send(message)
+                self._send(message, was_cut=was_cut)
+                was_cut = False
                 self._published = message.manifest.seq
                 logger.info("%s: published %s", self._mirror.own.site, message.ref.path)
             elif not is_first:
@@ -256,7 +257,8 @@ class Outbox:
         """
         there = self._sizes_in_folder(message.ref)
         return MANIFEST in there and all(
-            there.get(name) == entry.size or (is_weights(name) and (not is_needed or self._is_pruned(message, name)))
+            there.get(name, -1) in (entry.size, None)  # not every server lists sizes
+            or (is_weights(name) and (not is_needed or self._is_pruned(message, name)))
             for name, entry in message.manifest.files.items()
         )
 
@@ -265,8 +267,11 @@ class Outbox:
             return ending_of(self._mirror, run) is not None
         return False  # what was said of it is not here as it was: then it may go on
 
-    def _send(self, message: Message) -> None:
-        """Send a message, but not the tensor files that are there whole since before we were interrupted.
+    def _send(self, message: Message, *, was_cut: bool = False) -> None:
+        """Send a message, but not the tensor files that are there whole.
+
+        Args:
+            was_cut: they may be there since before we were interrupted.
 
         Raises:
             ActionRequiredError: there is no room for it; the folder has lost it, and it is not here any more in the
@@ -275,13 +280,15 @@ class Outbox:
         """
         # 1. Where another message lies, nothing is sent: it would change what that one's manifest names.
         there = self._sizes_in_folder(message.ref)
-        if MANIFEST in there:
+        if is_named := MANIFEST in there:
             self._create_manifest(message)
-        # 2. Payloads first, and the manifest last (protocol 2.1).
+        # 2. What no manifest names may be of another, as of one that a lost disk had signed.
+        whole = there if is_named or was_cut else {}
+        # 3. Payloads first, and the manifest last (protocol 2.1).
         due = {
             name: entry
             for name, entry in sorted(message.manifest.files.items())
-            if not is_weights(name) or (there.get(name) != entry.size and not self._is_pruned(message, name))
+            if not is_weights(name) or (whole.get(name) != entry.size and not self._is_pruned(message, name))
         }
         for name in due:
             if not self._mirror.as_in_folder(message, name).exists():

@@ -394,14 +394,15 @@ def test_join_keeps_nothing_where_others_read_or_among_images(federation: Federa
     invite = federation.aggregator / "invites" / "north.json"
     for name in ("drop", "empty", "images"):
         (tmp_path / name).mkdir(mode=0o755)
-    (tmp_path / "drop" / "federation.json").write_bytes(b"{}")
+    for card in ("federation.json", "site.json"):
+        (tmp_path / "drop" / card).write_bytes(b"{}")
     options = ("--url", (tmp_path / "empty").as_uri(), "--data", f"octa_segmentation={tmp_path / 'images'}")
     for place in ("drop", "empty", "images"):
         for work in (tmp_path / place, tmp_path / place / "site"):
             result = run(site, "join", invite, "--work", work, *options, password="x")
             where = f"the drop folder {tmp_path}/drop, where" if place == "drop" else f"{tmp_path / place}, which is no"
             assert result.exit_code == 2 and result.output.startswith(f"{work}: lies in {where} ")
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["federation.json"]
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"federation.json", "site.json"}
 
 
 def test_join_takes_no_text_that_site_yaml_could_not_hold(federation: Federation, tmp_path: Path) -> None:

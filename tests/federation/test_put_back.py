@@ -268,6 +268,19 @@ def test_a_lost_disk_comes_back_where_two_runs_were_answered_in_turns(tmp_path: 
 # --- two copies of a work directory, or one that is older than what was sent ----------------------------------------
 
 
+def test_a_model_of_a_lost_life_counts_for_none_of_the_same_size(tmp_path: Path) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    files = run.from_site(1, True)
+    other = run.model(0.75)
+    (run.drop / UPDATE.path).mkdir(parents=True)
+    shutil.copyfile(other, run.drop / UPDATE.path / SITE_MODEL)  # of an answer whose manifest never came
+    run.send("update", 1, files, "round")
+    sent = (run.drop / UPDATE.path / SITE_MODEL).read_bytes()
+    assert sent == Path(str(files[SITE_MODEL])).read_bytes() and len(sent) == other.stat().st_size
+
+
 def copy_of(run: Played, name: str) -> Channel:
     """Return the way into the folder of a copy of the site's work directory, made now."""
     shutil.copytree(run.drop.parent / "north", run.drop.parent / name)
