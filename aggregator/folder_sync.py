@@ -30,10 +30,10 @@ from shared.exchange.encryption import EncryptionKey
 from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MessageRef
 from shared.exchange.order import ending_of
-from shared.exchange.records.messages import Invite, Status
+from shared.exchange.records.messages import Invite
 from shared.exchange.records.run import RunConfiguration
 from shared.exchange.records.tensors import Sharing
-from shared.exchange.signing import SigningKey, digest_of
+from shared.exchange.signing import SigningKey, digest_of, open_signed
 from shared.folder.contract import Entry, Folder
 from shared.folder.durable import disk_trouble, write_file
 from shared.folder.forbearing import ForbearingFolder
@@ -226,14 +226,12 @@ class FolderSync:
             self.looked = asked
             return happened
         if not self._has_shown_keys:
-            put_back(self._home, self._folder)
-            self.channel.outbox.publish_keys()  # before what a later one has signed (protocol 4.3 and 4.4)
-            self._has_shown_keys = True
+            self._show_keys(self.channel)
         if self.channel.outbox.has_unpublished:
             self._publish(self.channel)
             return True
         if self._other_history is not None:
-            self._require_one_history(self.channel, self._site_status(self.channel))
+            self._require_one_history(self.channel, self._read_status())
         if not self._has_noted:
             self._note_published(self.channel)
         if not self._has_pruned:
@@ -268,6 +266,21 @@ class FolderSync:
                 channel.outbox.prune_others(message.ref.run, self._unretried)
         self._has_pruned = self._has_pruned_others = True
 
+    def _show_keys(self, channel: Channel) -> None:
+        """Put our keys into the folder, before what a later one has signed (protocol 4.3 and 4.4).
+
+        Raises:
+            DropfedError: what stands in the way.
+        """
+        put_back(self._home, self._folder)
+        try:
+            self._require_newest(channel)
+        except ActionRequiredError:
+            self.cannot_publish = True
+            raise
+        channel.outbox.publish_keys()
+        self._has_shown_keys = True
+
     def _publish(self, channel: Channel) -> None:
         """Put into the folder what is signed.
 
@@ -290,12 +303,8 @@ class FolderSync:
         self.cannot_publish = False
         self._note_published(channel)
 
-    def _site_status(self, channel: Channel) -> Status | None:
-        """Return the site's heartbeat; None if there is none that holds."""
-        try:
-            return channel.inbox.open_status(self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES))
-        except (NotFoundError, RejectedError):
-            return None
+    def _read_status(self) -> bytes | None:
+        return self._folder.read_or_none(names.STATUS, max_bytes=names.MAX_RECORD_BYTES)
 
     def _require_newest(self, channel: Channel) -> None:
         """Send nothing from an old copy of the work directory (protocol 4.2): the site would refuse it, and all that
@@ -304,11 +313,11 @@ class FolderSync:
         Raises:
             ActionRequiredError: the site has accepted a message of ours that is not here.
         """
-        self._hear(channel, self._site_status(channel))
+        self._hear(channel, self._read_status())
         if self._other_history is not None and not self._is_newest:
             raise self._other_history
 
-    def _require_one_history(self, channel: Channel, status: Status | None) -> None:
+    def _require_one_history(self, channel: Channel, heartbeat: bytes | None) -> None:
         """Check that a heartbeat speaks of the messages that are here (protocol 4.2). Else an honest answer, to what is
         not here, would be held against the site.
 
@@ -316,13 +325,22 @@ class FolderSync:
             ActionRequiredError: as ``_require_newest``; or the site has signed two messages of one number. So it is
                 until a heartbeat says otherwise.
         """
-        self._hear(channel, status)
+        self._hear(channel, heartbeat)
         if self._other_history is not None:
             raise self._other_history
 
-    def _hear(self, channel: Channel, status: Status | None) -> None:
-        """Note what a heartbeat tells of the messages here; without one, what the last told stands."""
-        if status is None:
+    def _hear(self, channel: Channel, heartbeat: bytes | None) -> None:
+        """Note what a heartbeat tells of the messages here; without one that holds, what the last told stands.
+
+        A key that was handed over may be in other hands: it is not believed.
+        """
+        if heartbeat is None:
+            return
+        try:
+            status = channel.inbox.open_status(heartbeat)
+        except RejectedError:
+            return
+        if open_signed(heartbeat)[1] != channel.ledger.peer.newest_key:
             return
         ours, theirs, self._other_history = status.aggregator_head, status.own_head, None
         self._is_newest = not channel.ledger.is_from_another_copy(ours)
@@ -359,7 +377,7 @@ class FolderSync:
             raise
         except RejectedError as error:
             # What its key has signed, and may not be, is refused for good (protocol 10.2).
-            self._require_one_history(channel, self._site_status(channel))
+            self._require_one_history(channel, self._read_status())
             channel.ledger.refuse(ref, error, manifest)
         else:
             if message is None:
@@ -399,7 +417,7 @@ class FolderSync:
         if self._false_heartbeats >= 2:
             logger.info("%s: the heartbeat holds again", self.name)
         self._false_heartbeats = 0
-        self._require_one_history(channel, status)
+        self._require_one_history(channel, content)
         path = self._home / names.STATUS
         if path.exists() and path.read_bytes() == content:
             return True

@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -79,12 +80,15 @@ class _Work(NamedPath):
             ConfigurationError: this user may not read what is there.
         """
         try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            if not Path(value).is_dir():
+            found: Path = super().convert(value, param, ctx)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                found.stat()  # nor may the directory above perhaps
+        except (click.BadParameter, PermissionError) as error:
+            if isinstance(error, click.BadParameter) and not Path(value).is_dir():
                 raise
             remedy = "type the command as the user who owns it"
             raise ConfigurationError([f"{value}: may not be read by this user: {remedy}"]) from None
+        return found
 
 
 FILE_HERE = _Here(exists=True, dir_okay=False)

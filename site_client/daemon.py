@@ -153,6 +153,7 @@ class Daemon:
         Raises:
             DropfedError: what stands in the way.
         """
+        self._heartbeat.require_only_copy()
         turn, has_acted = Turn.IDLE, False
         while not self._stop.is_set() and (turn := self._take_turn(turn, must_succeed=True)) is not Turn.IDLE:
             has_acted |= turn is Turn.ACTED

@@ -17,9 +17,9 @@ from pathlib import Path
 from shared import service
 from shared.doors import Refusal
 from shared.doors.schema import fill
-from shared.errors import DropfedError, LeftAloneError, RejectedError, TransientError
+from shared.errors import ActionRequiredError, DropfedError, LeftAloneError, RejectedError, TransientError
 from shared.exchange.channel import Channel
-from shared.exchange.last_heartbeat import last_told
+from shared.exchange.last_heartbeat import another_copy, last_told
 from shared.exchange.names import MAX_RECORD_BYTES, MIRROR, SITE_CARD, STATUS, MessageRef
 from shared.exchange.records.messages import Head, Phase, Status, status_text
 from shared.exchange.records.values import now_text, sentence
@@ -79,7 +79,8 @@ class Heartbeat:
         self._folder = ListedFolder(folder)
         self._sent: Status | None = None
         self._channel: Channel | None = None
-        self._told = Head()  # our last message that our heartbeat in the folder spoke of
+        self._told: Head | None = None  # our last message that our heartbeat in the folder spoke of
+        self._other: ActionRequiredError | None = None  # copy of this work directory, at work since we began
         self._key = key
         self._noted_at = self._sent_at = self._began_at = float("-inf")
 
@@ -172,7 +173,7 @@ class Heartbeat:
         """Return a status as the folder may have it."""
         is_held_up = self.trouble and status.phase in ("waiting", "asked for consent")
         phase = "trouble" if is_held_up else status.phase
-        own_head = max(status.own_head, self._told, key=lambda head: head.seq)
+        own_head = max(status.own_head, self._told or Head(), key=lambda head: head.seq)
         return status.model_copy(update={"phase": phase, "trouble": self._public_trouble, "own_head": own_head})
 
     def _holds_our_card(self) -> bool:
@@ -197,6 +198,17 @@ class Heartbeat:
         ledger = self._channel.ledger
         told = last_told(self._folder, ledger.own)
         if ledger.is_from_another_copy(told):
+            if self._told is not None:  # when we began, all of it was here
+                self._other = another_copy(told)
             return False
         self._told = told
         return True
+
+    def require_only_copy(self) -> None:
+        """Check that no other copy of this work directory has signed anything since we began, as far as was seen.
+
+        Raises:
+            ActionRequiredError: one has.
+        """
+        if self._other is not None:
+            raise self._other

@@ -22,6 +22,7 @@ from site_client.final import prune_personal
 from site_client.rotation import read_ledger
 from site_client.sent import sent
 from site_client.store import personal_path
+from tests.audit.test_hostile_folder import without_roots_rights
 from tests.federation.running import run_configuration
 from tests.played import RUN, TENSORS, Played, ended_run
 
@@ -157,6 +158,19 @@ def test_a_work_directory_that_only_its_owner_may_read_says_so(tmp_path: Path, m
     monkeypatch.setattr(os, "access", lambda *_: False)
     told = f"{tmp_path}: may not be read by this user: type the command as the user who owns it\n"
     assert aggregator(tmp_path, "status") == site(tmp_path, "status") == (2, told)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")
+def test_a_work_directory_below_one_that_is_shut_says_so_too(tmp_path: Path) -> None:
+    (work := tmp_path / "private" / "work").mkdir(parents=True)
+    assert site(work, "status")[1].startswith(f"{work}: is no site's work directory")  # imported as root
+    work.parent.chmod(0)
+    try:
+        with without_roots_rights():
+            told = f"{work}: may not be read by this user: type the command as the user who owns it\n"
+            assert site(work, "status") == (2, told)
+    finally:
+        work.parent.chmod(0o700)
 
 
 def test_what_left_is_told_while_the_settings_are_broken(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import click
 from aggregator.commands import WORK
 from aggregator.setup import initialise, invite_path
 from shared.commands import say, values_by_name
+from shared.exchange.drop_folder import require_no_drop_folder_around
 from shared.folder.address import folder_here, is_near
 
 
@@ -32,6 +33,7 @@ from shared.folder.address import folder_here, is_near
 def command(work: Path, federation: str, sites: tuple[str, ...], user: str, site_urls: tuple[str, ...]) -> None:
     form = "NAME=URL, as in north=https://cloud.example.org/dav/north/"
     urls, theirs = values_by_name("--site", sites, form), values_by_name("--site-url", site_urls, form)
+    require_no_drop_folder_around(work)
     made = initialise(work, federation, urls, user, theirs)
     for path in made:
         say(f"wrote {path}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shared.errors import RejectedError
+from shared.errors import ActionRequiredError, RejectedError
+from shared.exchange.mirror import ANOTHER_COPY
 from shared.exchange.names import MAX_RECORD_BYTES, STATUS
 from shared.exchange.records.messages import Head
 from shared.exchange.trust import Peer
@@ -22,3 +23,10 @@ def last_told(folder: Folder, own: Peer) -> Head:
         return own.open_status(content).own_head if content is not None else Head()
     except RejectedError:
         return Head()
+
+
+def another_copy(told: Head) -> ActionRequiredError:
+    """Return what to say where our heartbeat in a folder tells of a message that is not from here."""
+    return ActionRequiredError(
+        f"{STATUS} in the folder, signed with our key, tells of message {told.seq}, and that is {ANOTHER_COPY}"
+    )

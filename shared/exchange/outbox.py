@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from types import MappingProxyType
 from shared.errors import ActionRequiredError, AlreadyExistsError, DropfedError, RejectedError, Stopped
 from shared.exchange.encryption import Ciphertext
 from shared.exchange.handovers import enrolled, followed, learn, publish
-from shared.exchange.last_heartbeat import last_told
+from shared.exchange.last_heartbeat import another_copy, last_told
 from shared.exchange.mirror import ANOTHER_COPY, Mirror
 from shared.exchange.names import (
     AGGREGATOR,
@@ -22,7 +23,6 @@ from shared.exchange.names import (
     MANIFEST,
     MAX_RECORD_BYTES,
     RUNS,
-    STATUS,
     MessageRef,
     is_weights,
     may_hold,
@@ -146,7 +146,7 @@ class Outbox:
             AlreadyExistsError: somebody else's lies in its place; nothing of it was sent.
         """
         own = self._mirror.own_messages()
-        was_cut = is_first = self._published is None
+        is_first = self._published is None
         if self._published is None:
             last = self._last_in_folder(own)
             self._send_lost(own, last)
@@ -154,8 +154,7 @@ class Outbox:
         for message in own:
             if message.manifest.seq > self._published:
                 self._require_only_copy()
-                self._send(message, was_cut=was_cut)
-                was_cut = False
+                self._send(message)
                 self._published = message.manifest.seq
                 logger.info("%s: published %s", self._mirror.own.site, message.ref.path)
             elif not is_first:
@@ -267,11 +266,8 @@ class Outbox:
             return ending_of(self._mirror, run) is not None
         return False  # what was said of it is not here as it was: then it may go on
 
-    def _send(self, message: Message, *, was_cut: bool = False) -> None:
+    def _send(self, message: Message) -> None:
         """Send a message, but not the tensor files that are there whole.
-
-        Args:
-            was_cut: they may be there since before we were interrupted.
 
         Raises:
             ActionRequiredError: there is no room for it; the folder has lost it, and it is not here any more in the
@@ -282,8 +278,8 @@ class Outbox:
         there = self._sizes_in_folder(message.ref)
         if is_named := MANIFEST in there:
             self._create_manifest(message)
-        # 2. What no manifest names may be of another, as of one that a lost disk had signed.
-        whole = there if is_named or was_cut else {}
+        # 2. A tensor file that no manifest names may be another's, as of a message that a lost disk had signed.
+        whole = there if is_named else {}
         # 3. Payloads first, and the manifest last (protocol 2.1).
         due = {
             name: entry
@@ -323,9 +319,7 @@ class Outbox:
         """
         mirror = self._mirror
         if mirror.own.sender != AGGREGATOR and mirror.is_from_another_copy(told := last_told(self._folder, mirror.own)):
-            raise ActionRequiredError(
-                f"{STATUS} in the folder, signed with our key, tells of message {told.seq}, and that is {ANOTHER_COPY}"
-            )
+            raise another_copy(told)
 
     def _require_not_ours(self, ref: MessageRef) -> None:
         """Check that what lies in our message's place, and is another, is not signed by our key.
@@ -425,10 +419,15 @@ class Outbox:
 
         Raises:
             RejectedError: what is there is no hand-over by our key.
-            ActionRequiredError: our key was handed over to one that we do not have.
+            ActionRequiredError: our key was handed over to one that we do not have; or, in an old copy of this work
+                directory, without a message that it has signed.
         """
         mirror = self._mirror
-        mirror.own = followed(enrolled(mirror.own, mirror.root), mirror.root)
+        mirror.own = own = followed(enrolled(mirror.own, mirror.root), mirror.root)
+        for count, handover in enumerate(own.handovers):
+            told = last_told(self._folder, replace(own, handovers=own.handovers[:count]))
+            if told.seq > handover.after.seq:
+                raise another_copy(told)
         publish(mirror.own, self._folder, mirror.root)
         mirror.own = learn(mirror.own, self._folder, mirror.root, accepted=mirror.own_head)
         mirror.require_newest_key()

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from aggregator.folder_sync import FolderSync
+from aggregator.rotation import rotate as rotate_aggregators
 from aggregator.setup import encryption_key
 from shared.audit.verify import verify
 from shared.errors import ActionRequiredError, RejectedError
@@ -501,7 +502,7 @@ def test_of_two_messages_of_one_number_a_lost_disk_takes_back_one(tmp_path: Path
     assert len(lost.ledger.own_messages()) == 2
 
 
-@pytest.mark.parametrize("forged", [STATUS, WITHDRAWAL])
+@pytest.mark.parametrize("forged", [STATUS, "heads", WITHDRAWAL])
 def test_who_has_a_key_that_was_handed_over_stops_nobody(tmp_path: Path, forged: str) -> None:
     run, work, withdrawal = Played(tmp_path), tmp_path / "north", MessageRef("withdrawal", RUN)
     run.offer_and_consent()
@@ -514,7 +515,9 @@ def test_who_has_a_key_that_was_handed_over_stops_nobody(tmp_path: Path, forged:
     for _ in range(3):
         work_later(run.folder_sync)
     other = status.model_copy(update={"own_head": Head(seq=1, digest="ab" * 32)})
-    if forged == STATUS:
+    if forged == "heads":
+        other = status.model_copy(update={"aggregator_head": Head(seq=99, digest="ab" * 32)})
+    if forged != WITHDRAWAL:
         (run.drop / STATUS).write_bytes(stolen.sign(other.model_dump()))
     else:
         said = canonical({"run": RUN, "reason": "somebody else says so"})
@@ -537,6 +540,47 @@ def test_who_has_a_key_that_was_handed_over_stops_nobody(tmp_path: Path, forged:
     site.outbox.sign(UPDATE, run.from_site(1, True), in_reply_to=asked.digest)
     site.outbox.publish()
     assert (run.drop / UPDATE.manifest).exists()
+
+
+def test_who_sees_another_copy_at_work_signs_nothing_and_goes_on_once_started_anew(tmp_path: Path) -> None:
+    run, work = Played(tmp_path), tmp_path / "twin"
+    run.offer_and_consent()
+    copy_of(run, "twin")
+
+    def started() -> Daemon:
+        daemon = Daemon(work, read_configuration(work), LocalFolder(run.drop), stop=threading.Event())
+        daemon._heartbeat.begin(daemon._channel)
+        daemon._enrolment.publish_card()
+        daemon._heartbeat.beat("waiting", daemon._channel, now=True)
+        return daemon
+
+    twin = started()
+    run.send("withdrawal", 0, {WITHDRAWAL: canonical({"run": RUN, "reason": "we leave"})}, "offer")
+    twin._heartbeat.beat("waiting", twin._channel, now=True)
+    with pytest.raises(ActionRequiredError, match="tells of message 2, and that is not from this work directory"):
+        twin.step()
+    assert twin._ledger.own_head.seq == 1
+    again = started()  # once the other has ended
+    assert again._ledger.own_head == run.site.ledger.own_head and again.step() in (True, False)
+
+
+@pytest.mark.parametrize("side", ["north", AGGREGATOR])
+def test_a_key_that_an_old_copy_hands_over_does_not_reach_the_folder(tmp_path: Path, side: str) -> None:
+    run = Played(tmp_path)
+    run.offer_and_consent()
+    kept = put_back_together(run, side)
+    run.round(1, True)
+    renew(kept)
+    if side == "north":
+        rotate(tmp_path / "north")
+        with pytest.raises(ActionRequiredError, match="tells of message 2, and that is not from this work directory"):
+            anew(run, "north").outbox.publish_keys()
+    else:
+        rotate_aggregators(tmp_path / "aggregator")
+        sync = folder_sync_of(run)
+        assert not sync.work() and sync.cannot_publish
+        assert "north says that it has our message number 3" in run.trouble.read_text()
+    assert not [*run.drop.glob("*keys/*")]
 
 
 def put_back_together(run: Played, *names: str) -> dict[str, Path]:
