@@ -403,9 +403,9 @@ class FolderSync:
         heard = self._folder.find(names.STATUS)
         if heard is not None and _shows_no_change(self._heard, heard):
             return True
-        self._heard = heard
         try:
             content = self._folder.read(names.STATUS, max_bytes=names.MAX_RECORD_BYTES)
+            self._heard = heard
             status = channel.inbox.open_status(content)
         except NotFoundError:
             return True
