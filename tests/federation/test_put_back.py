@@ -291,6 +291,18 @@ def copy_of(run: Played, name: str) -> Channel:
     return Channel(home, LocalFolder(run.drop), me="north", key=key, peer=peer, encryption_key=secret)
 
 
+def divided(run: Played, name: str) -> Channel:
+    """Have a site withdraw, and a copy of it sign an answer under the same number; return the copy's way."""
+    run.offer_and_consent()
+    run.send("round", 1, run.to_site(1), "consent")
+    twin = copy_of(run, name)
+    run.send("withdrawal", 0, {WITHDRAWAL: canonical({"run": RUN, "reason": "we leave"})}, "offer")
+    asked = twin.ledger.message(MessageRef("round", RUN, 1))
+    assert asked is not None
+    twin.outbox.sign(UPDATE, run.from_site(1, True), in_reply_to=asked.digest)
+    return twin
+
+
 def consent_of(agrees: bool) -> dict[str, bytes | Path]:
     images = {"train": "12", "validation": "10"} if agrees else {}
     said = Consent(run=RUN, agrees=agrees, reason="a person said so", images=images)
@@ -317,36 +329,31 @@ def test_a_second_answer_changes_nothing_of_the_first(tmp_path: Path, has_heartb
     assert {path: path.read_bytes() for path in run.drop.rglob("*") if path.is_file()} == before
 
 
-def test_a_copy_sends_no_model_once_the_other_has_withdrawn_and_hides_nothing_of_it(tmp_path: Path) -> None:
+def test_a_copy_sends_no_model_once_the_other_has_withdrawn(tmp_path: Path) -> None:
     run = Played(tmp_path)
-    run.offer_and_consent()
-    run.send("round", 1, run.to_site(1), "consent")
-    twin = copy_of(run, "twin")
-    beating = Heartbeat(
-        tmp_path / "twin", read_configuration(tmp_path / "twin"), LocalFolder(run.drop), twin.outbox._key
-    )
-    beating.beat("training", twin, now=True)
-    run.send("withdrawal", 0, {WITHDRAWAL: canonical({"run": RUN, "reason": "we leave"})}, "offer")
-    before = (run.drop / STATUS).read_bytes()
-    beating.beat("sending", twin, now=True)
-    assert (run.drop / STATUS).read_bytes() == before
-    asked = twin.ledger.message(MessageRef("round", RUN, 1))
-    assert asked is not None
-    twin.outbox.sign(UPDATE, run.from_site(1, True), in_reply_to=asked.digest)
+    twin = divided(run, "twin")
     with pytest.raises(ActionRequiredError, match="tells of message 2, and that is not from this work directory"):
         twin.outbox.publish()
     assert not (run.drop / UPDATE.path).exists()
 
 
+def test_a_copy_hides_nothing_that_the_other_tells(tmp_path: Path) -> None:
+    run, work = Played(tmp_path), tmp_path / "twin"
+    run.offer_and_consent()
+    twin = copy_of(run, "twin")
+    (run.drop / STATUS).unlink()  # so that none is listed when it begins
+    beating = Heartbeat(work, read_configuration(work), LocalFolder(run.drop), SigningKey.at(work / "signing.key"))
+    beating.beat("training", twin, now=True)
+    assert (run.drop / STATUS).exists()
+    run.send("withdrawal", 0, {WITHDRAWAL: canonical({"run": RUN, "reason": "we leave"})}, "offer")
+    before = (run.drop / STATUS).read_bytes()
+    beating.beat("sending", twin, now=True)
+    assert (run.drop / STATUS).read_bytes() == before
+
+
 def test_what_another_copy_signed_under_a_number_that_is_used_here_is_not_taken_back(tmp_path: Path) -> None:
     run = Played(tmp_path)
-    run.offer_and_consent()
-    run.send("round", 1, run.to_site(1), "consent")
-    twin = copy_of(run, "twin")
-    run.send("withdrawal", 0, {WITHDRAWAL: canonical({"run": RUN, "reason": "we leave"})}, "offer")
-    asked = twin.ledger.message(MessageRef("round", RUN, 1))
-    assert asked is not None
-    twin.outbox.sign(UPDATE, run.from_site(1, True), in_reply_to=asked.digest)
+    twin = divided(run, "twin")
     with pytest.raises(ActionRequiredError, match="as message 2, and is not from this work directory"):
         twin.inbox.adopt([MessageRef("withdrawal", RUN)])
     assert twin.ledger.message(MessageRef("withdrawal", RUN)) is None
@@ -487,13 +494,7 @@ def test_an_earlier_run_that_the_folder_has_lost_is_sent_again_at_the_next_start
 
 def test_of_two_messages_of_one_number_a_lost_disk_takes_back_one(tmp_path: Path) -> None:
     run, withdrawal = Played(tmp_path), MessageRef("withdrawal", RUN)
-    run.offer_and_consent()
-    run.send("round", 1, run.to_site(1), "consent")
-    twin = copy_of(run, "twin")
-    run.send("withdrawal", 0, {WITHDRAWAL: canonical({"run": RUN, "reason": "we leave"})}, "offer")
-    asked = twin.ledger.message(MessageRef("round", RUN, 1))
-    assert asked is not None
-    twin.outbox.sign(UPDATE, run.from_site(1, True), in_reply_to=asked.digest)
+    divided(run, "twin")
     shutil.copytree(tmp_path / "twin" / "mirror" / UPDATE.path, run.drop / UPDATE.path)
     shutil.rmtree(tmp_path / "north" / "mirror")
     lost = anew(run, "north")
