@@ -199,7 +199,7 @@ class Heartbeat:
         told = last_told(self._folder, ledger.own)
         if ledger.is_from_another_copy(told):
             if self._told is not None:  # when we began, all of it was here
-                self._other = another_copy(told)
+                self._other = another_copy(told, "in the folder")
             return False
         self._told = told
         return True

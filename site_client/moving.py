@@ -29,8 +29,7 @@ from shared.errors import (
 from shared.exchange import names
 from shared.exchange.encoding import max_weights_bytes
 from shared.exchange.handovers import not_as_it_was_left
-from shared.exchange.last_heartbeat import last_told
-from shared.exchange.mirror import ANOTHER_COPY
+from shared.exchange.last_heartbeat import another_copy, last_told
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, MAX_START_BYTES, Kind, MessageRef, is_weights
 from shared.exchange.places import places_in, runs_in
 from shared.exchange.reading import check_record, parse_yaml
@@ -291,10 +290,7 @@ class Mover:
         is_settled = own.key_of(told.seq) != own.newest_key  # with the hand-over; that key may be in other hands
         self._has_looked_back = not is_ahead  # the server may show late what another state of this directory has sent
         if is_ahead or any(not is_settled and digest_of(self._read(ref.manifest)) != told.digest for ref in of_number):
-            raise ActionRequiredError(
-                f"{names.STATUS} on the server, signed with our key, tells of message {told.seq}, and that is "
-                f"{ANOTHER_COPY}"
-            )
+            raise another_copy(told, "on the server")
 
     def _require_no_other_there(self, ref: MessageRef) -> None:
         """Check that nothing else than what is here was sent in a message's place, before any of it is replaced."""

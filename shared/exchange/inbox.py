@@ -9,7 +9,8 @@ from typing import TypeVar
 from shared.errors import ActionRequiredError, DoubtfulError, NotFoundError, RejectedError, TransientError
 from shared.escaping import quoted
 from shared.exchange.handovers import followed, learn, named_key
-from shared.exchange.mirror import ANOTHER_COPY, Mirror
+from shared.exchange.last_heartbeat import ANOTHER_COPY
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import AGGREGATOR, MAX_RECORD_BYTES, RUN_CONFIGURATION, MessageRef, is_weights
 from shared.exchange.records.messages import Status
 from shared.exchange.records.run import RunConfiguration

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from shared.errors import ActionRequiredError, RejectedError
-from shared.exchange.mirror import ANOTHER_COPY
 from shared.exchange.names import MAX_RECORD_BYTES, STATUS
 from shared.exchange.records.messages import Head
 from shared.exchange.trust import Peer
 from shared.folder.contract import Folder
+
+ANOTHER_COPY = (
+    "not from this work directory: another copy of the directory is at work, or this one is an old copy; end all but "
+    "the newest"
+)
+"""How a sentence ends about something that our key has signed, and that is not here."""
 
 
 def last_told(folder: Folder, own: Peer) -> Head:
@@ -25,8 +30,11 @@ def last_told(folder: Folder, own: Peer) -> Head:
         return Head()
 
 
-def another_copy(told: Head) -> ActionRequiredError:
-    """Return what to say where our heartbeat in a folder tells of a message that is not from here."""
-    return ActionRequiredError(
-        f"{STATUS} in the folder, signed with our key, tells of message {told.seq}, and that is {ANOTHER_COPY}"
-    )
+def another_copy(told: Head, where: str) -> ActionRequiredError:
+    """Return what to say where our heartbeat tells of a message that is not from here.
+
+    Args:
+        where: the heartbeat is.
+    """
+    signed = f"{STATUS} {where}, signed with our key,"
+    return ActionRequiredError(f"{signed} tells of message {told.seq}, and that is {ANOTHER_COPY}")

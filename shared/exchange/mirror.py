@@ -42,12 +42,6 @@ from shared.folder.ownership import make_folder
 
 logger = logging.getLogger(__name__)
 
-ANOTHER_COPY = (
-    "not from this work directory: another copy of the directory is at work, or this one is an old copy; end all but "
-    "the newest"
-)
-"""How a sentence ends about something that our key has signed, and that is not here."""
-
 
 class Mirror(Ledger):
     """What this side signed in one folder, and what it accepted or refused of the other.

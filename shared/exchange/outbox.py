@@ -15,8 +15,8 @@ from types import MappingProxyType
 from shared.errors import ActionRequiredError, AlreadyExistsError, DropfedError, RejectedError, Stopped
 from shared.exchange.encryption import Ciphertext
 from shared.exchange.handovers import enrolled, followed, learn, publish
-from shared.exchange.last_heartbeat import another_copy, last_told
-from shared.exchange.mirror import ANOTHER_COPY, Mirror
+from shared.exchange.last_heartbeat import ANOTHER_COPY, another_copy, last_told
+from shared.exchange.mirror import Mirror
 from shared.exchange.names import (
     AGGREGATOR,
     KINDS,
@@ -232,10 +232,10 @@ class Outbox:
         for run, messages in of_run.items():
             # Once a run is over, nobody needs the tensor files that were read: people may have deleted them.
             until = read if self._is_over(run) else 0
-            if until and run != own[-1].ref.run and self._is_there(messages[-1], is_needed=False):
+            if until and run != own[-1].ref.run and self._is_there(messages[-1], needs_weights=False):
                 continue
             for message in messages:
-                if not self._is_there(message, is_needed=message.manifest.seq > until):
+                if not self._is_there(message, needs_weights=message.manifest.seq > until):
                     self._send_again(message)
 
     def _send_again(self, message: Message) -> None:
@@ -248,16 +248,16 @@ class Outbox:
         else:
             logger.warning("%s: published %s again, which was lost", self._mirror.own.site, message.ref.path)
 
-    def _is_there(self, message: Message, *, is_needed: bool = True) -> bool:
+    def _is_there(self, message: Message, *, needs_weights: bool = True) -> bool:
         """Return whether the folder lists a message whole, but for tensor files that the run's rule has removed.
 
         Args:
-            is_needed: whether other tensor files must be there.
+            needs_weights: whether those that it keeps must be there.
         """
         there = self._sizes_in_folder(message.ref)
         return MANIFEST in there and all(
             there.get(name, -1) in (entry.size, None)  # not every server lists sizes
-            or (is_weights(name) and (not is_needed or self._is_pruned(message, name)))
+            or (is_weights(name) and (not needs_weights or self._is_pruned(message, name)))
             for name, entry in message.manifest.files.items()
         )
 
@@ -319,7 +319,7 @@ class Outbox:
         """
         mirror = self._mirror
         if mirror.own.sender != AGGREGATOR and mirror.is_from_another_copy(told := last_told(self._folder, mirror.own)):
-            raise another_copy(told)
+            raise another_copy(told, "in the folder")
 
     def _require_not_ours(self, ref: MessageRef) -> None:
         """Check that what lies in our message's place, and is another, is not signed by our key.
@@ -427,7 +427,7 @@ class Outbox:
         for count, handover in enumerate(own.handovers):
             told = last_told(self._folder, replace(own, handovers=own.handovers[:count]))
             if told.seq > handover.after.seq:
-                raise another_copy(told)
+                raise another_copy(told, "in the folder")
         publish(mirror.own, self._folder, mirror.root)
         mirror.own = learn(mirror.own, self._folder, mirror.root, accepted=mirror.own_head)
         mirror.require_newest_key()
